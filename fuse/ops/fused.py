@@ -1,0 +1,300 @@
+"""Fused operators: a convolution, product or sum with what follows it, in one node.
+
+``fuse::ConvAddRelu`` is Conv, then Add of a residual, then Relu.  Each is an operator here (one kernel that works in
+place on the fresh result) and an ONNX model-local function in the file, so that any runtime can run it.  The two are
+one definition: a file's function is taken for the operator only if its body is the one written here, and expanded
+otherwise.  onnxruntime's own fused operators stand at the end; they say the same in another spelling.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuse.ir.copy import inline
+from fuse.ir.dtypes import Array
+from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ops.record import OPERATORS, Info, Operator, Trait, operator
+
+DOMAIN = "fuse"
+VERSION = 1
+PREFIX = "activation_"
+
+#: Operators that can take an epilogue, with the names of their inputs in the function.
+BASES: dict[str, tuple[str, ...]] = {
+    "Conv": ("X", "W", "B"),
+    "ConvTranspose": ("X", "W", "B"),
+    "Gemm": ("A", "B", "C"),
+    "MatMul": ("A", "B"),
+    "Add": ("A", "B"),
+}
+
+#: Those whose result may have a tensor of the same shape added before the activation.
+RESIDUAL = ("Conv",)
+
+#: Activations, with the names of their inputs after the first.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    **{n: () for n in "Relu LeakyRelu Sigmoid Tanh HardSwish HardSigmoid Elu Selu Celu Softplus Softsign".split()},
+    "ThresholdedRelu": (),
+    "Clip": ("min", "max"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What a fused operator consists of; ``activation`` is empty where there is none."""
+
+    base: str
+    residual: bool
+    activation: str
+
+    @property
+    def op(self) -> str:
+        """The operator's name in the IR."""
+        return f"{DOMAIN}::{self.base}{'Add' * self.residual}{self.activation}"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs' names: the base's, the residual, the activation's."""
+        return BASES[self.base] + ("Z",) * self.residual + (ACTIVATIONS[self.activation] if self.activation else ())
+
+
+FUSED: dict[str, Fused] = {}
+
+
+def in_place(activation: str, y: Array, extra: tuple[Array | None, ...], attrs: dict[str, Any]) -> Array:
+    """Apply an activation to a fresh array, over it where that is simple."""
+    if activation == "Relu":
+        return np.maximum(y, y.dtype.type(0), out=y)
+    return np.asarray(OPERATORS[activation].kernel(y, *extra, **attrs))
+
+
+def split_attrs(attrs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The base's attributes and the activation's."""
+    own = {n: v for n, v in attrs.items() if not n.startswith(PREFIX)}
+    return own, {n.removeprefix(PREFIX): v for n, v in attrs.items() if n.startswith(PREFIX)}
+
+
+def _run(fused: Fused, *inputs: Array | None, **attrs: Any) -> Array:
+    own, after = split_attrs(attrs)
+    width = len(BASES[fused.base])
+    y = np.asarray(OPERATORS[fused.base].kernel(*inputs[:width], **own))
+    if fused.residual:
+        np.add(y, inputs[width], out=y)
+    rest = inputs[width + fused.residual :]
+    return in_place(fused.activation, y, rest, after) if fused.activation else y
+
+
+def _infer(fused: Fused, *inputs: Info | None, **attrs: Any) -> Info:
+    own, _ = split_attrs(attrs)
+    base = OPERATORS[fused.base].infer
+    assert base is not None
+    result: Info = base(*inputs[: len(BASES[fused.base])], **own)
+    return Info(result.type)
+
+
+def _register(fused: Fused) -> None:
+    base = OPERATORS[fused.base]
+    defaults = dict(base.defaults)
+    if fused.activation:
+        defaults |= {PREFIX + n: v for n, v in OPERATORS[fused.activation].defaults.items()}
+    FUSED[fused.op] = fused
+    OPERATORS[fused.op] = Operator(
+        op=fused.op,
+        kernel=functools.partial(_run, fused),
+        infer=functools.partial(_infer, fused),
+        traits=base.traits & Trait.ELEMENTWISE,
+        defaults=defaults,
+        required=base.required,
+        min_inputs=base.min_inputs,
+        max_inputs=len(fused.inputs),
+        wants_outputs=False,
+    )
+
+
+def register_all() -> None:
+    """Make the records; called once the plain operators have theirs."""
+    for base in BASES:
+        for activation in ["", *ACTIVATIONS]:
+            for residual in (False, True) if base in RESIDUAL else (False,):
+                if residual or activation:
+                    _register(Fused(base, residual, activation))
+
+
+# ---- the same as a function in the file
+
+
+@functools.cache
+def definition(op: str) -> Function:
+    """The model-local function that says what ``op`` computes, in operators of the default domain."""
+    fused, record = FUSED[op], OPERATORS[op]
+    graph = Graph(op.removeprefix(f"{DOMAIN}::"))
+    given = [graph.add_input(Value(name)) for name in fused.inputs]
+    width = len(BASES[fused.base])
+    own = {n: v for n, v in record.defaults.items() if not n.startswith(PREFIX)}
+    y = _step(graph, fused.base, given[:width], {n: Attr(_kind(v), None, reference=n) for n, v in own.items()})
+    if fused.residual:
+        y = _step(graph, "Add", [y, given[width]], {})
+    if fused.activation:
+        rest = given[width + fused.residual :]
+        after = {n.removeprefix(PREFIX): n for n in record.defaults if n.startswith(PREFIX)}
+        kinds = {n: _kind(record.defaults[full]) for n, full in after.items()}
+        attrs = {n: Attr(kinds[n], None, reference=full) for n, full in after.items()}
+        y = _step(graph, fused.activation, [y, *rest], attrs)
+    y.name = "Y"
+    graph.add_output("Y", y)
+    return Function(DOMAIN, graph.name, "", graph, tuple(record.defaults))
+
+
+def _step(graph: Graph, op: str, inputs: list[Value], attrs: dict[str, Attr]) -> Value:
+    value = Value(op.lower())
+    graph.append(Node(op, inputs, [value], attrs))
+    return value
+
+
+def _kind(default: Any) -> str:
+    return {int: "INT", float: "FLOAT", str: "STRING"}.get(type(default), "INTS")
+
+
+def attach(model: Model) -> None:
+    """Give the model the functions of the fused operators that it uses, and take away those that it does not."""
+    used = {node.op for graph in model.graphs() for node in graph.walk() if node.op in FUSED}
+    for key in [k for k, f in model.functions.items() if f.domain == DOMAIN and k[0] in FUSED and k[0] not in used]:
+        del model.functions[key]
+    for op in sorted(used):
+        template = definition(op)
+        opsets = {"": model.opsets[""]}
+        model.functions.setdefault(
+            (op, ""), Function(DOMAIN, template.name, "", template.graph, template.attributes, {}, opsets)
+        )
+    if used:
+        model.opsets.setdefault(DOMAIN, VERSION)
+        model.ir_version = max(model.ir_version, 8)
+    elif not any(node.domain == DOMAIN for graph in model.graphs() for node in graph.walk()):
+        model.opsets.pop(DOMAIN, None)
+
+
+def restore(model: Model) -> None:
+    """After loading: expand every call of a ``fuse`` function whose body is not the one defined here."""
+    foreign = {
+        key: f
+        for key, f in model.functions.items()
+        if f.domain == DOMAIN and not (key[0] in FUSED and _alike(f, definition(key[0])))
+    }
+    while foreign:
+        calls = [n for g in model.graphs() for n in g.walk() if (n.op, n.overload) in foreign]
+        for node in calls:
+            inline(node, foreign[node.op, node.overload])
+        if not calls:
+            break
+    for key in foreign:
+        del model.functions[key]
+
+
+def _alike(a: Function, b: Function) -> bool:
+    """True where the two functions have the same interface and the same nodes on the same values."""
+    if a.attributes != b.attributes or a.defaults or len(a.graph) != len(b.graph) or a.graph.constants:
+        return False
+    if len(a.graph.inputs) != len(b.graph.inputs) or len(a.graph.outputs) != len(b.graph.outputs):
+        return False
+    paired = dict(zip(a.graph.inputs, b.graph.inputs, strict=True))
+    for x, y in zip(a.graph.nodes, b.graph.nodes, strict=True):
+        same = (
+            x.op == y.op
+            and [paired.get(v) if v is not None else None for v in x.inputs] == list(y.inputs)
+            and len(x.outputs) == len(y.outputs)
+            and {n: (t.kind, t.value, t.reference) for n, t in x.attrs.items()}
+            == {n: (t.kind, t.value, t.reference) for n, t in y.attrs.items()}
+        )
+        if not same:
+            return False
+        paired.update((v, w) for v, w in zip(x.outputs, y.outputs, strict=True) if v is not None and w is not None)
+    return [paired.get(s.value) for s in a.graph.outputs] == [s.value for s in b.graph.outputs]
+
+
+# ---- onnxruntime's spelling
+
+CONTRIB = "com.microsoft"
+CONTRIB_CONV = f"{CONTRIB}::FusedConv"
+CONTRIB_GEMM = f"{CONTRIB}::FusedGemm"
+
+#: Activations that onnxruntime's fused operators take, with the order of their parameters.
+CONTRIB_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+
+
+def _activate(y: Array, activation: str, parameters: tuple[float, ...]) -> Array:
+    if not activation:
+        return y
+    if activation == "Clip":
+        bounds = tuple(np.asarray(p, y.dtype) for p in parameters)
+        return in_place("Clip", y, bounds, {})
+    return in_place(activation, y, (), dict(zip(CONTRIB_ACTIVATIONS[activation], parameters, strict=False)))
+
+
+def _contrib_conv_info(x: Info, w: Info, b: Info | None = None, z: Info | None = None, **attrs: Any) -> Info:
+    own = {n: v for n, v in attrs.items() if not n.startswith("activation")}
+    result: Info = OPERATORS["Conv"].infer(x, w, b, **own)  # type: ignore[misc]
+    return result
+
+
+@operator(CONTRIB_CONV, infer=_contrib_conv_info)
+def fused_conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: tuple[float, ...] = (),
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Array:
+    """onnxruntime's FusedConv: Conv, plus ``z`` where given, then the activation."""
+    geometry = {
+        "auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
+        "pads": pads, "strides": strides,
+    }  # fmt: skip
+    y = np.asarray(OPERATORS["Conv"].kernel(x, w, b, **geometry))
+    if z is not None:
+        np.add(y, z, out=y)
+    return _activate(y, activation, activation_params)
+
+
+def _contrib_gemm_info(a: Info, b: Info, c: Info | None = None, **attrs: Any) -> Info:
+    own = {n: v for n, v in attrs.items() if not n.startswith("activation")}
+    result: Info = OPERATORS["Gemm"].infer(a, b, c, **own)  # type: ignore[misc]
+    return result
+
+
+@operator(CONTRIB_GEMM, infer=_contrib_gemm_info)
+def fused_gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float = 0.0,
+    activation_beta: float = 0.0,
+    activation_gamma: float = 0.0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    """onnxruntime's FusedGemm: Gemm, then the activation."""
+    y = np.asarray(OPERATORS["Gemm"].kernel(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB))
+    return _activate(y, activation, (activation_alpha, activation_beta)[: len(CONTRIB_ACTIVATIONS.get(activation, ()))])
