@@ -1,0 +1,166 @@
+"""The driver: applies rules until none fits any more, and records each change and each refusal."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fuse.errors import FuseError
+from fuse.ir.graph import Graph, Model, Node, Value
+from fuse.limits import DEFAULT, Limits
+from fuse.ops.fused import FUSED
+from fuse.ops.record import Info
+from fuse.passes.build import Builder
+from fuse.passes.match import Match, No, Rule, arguments, match
+from fuse.passes.record import Change, Journal, const_bytes, note
+
+
+@dataclass(slots=True)
+class Context:
+    """What every pass works on: the model, what is known of its values, the journal, the budgets, the target."""
+
+    model: Model
+    facts: dict[Value, Info] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
+    limits: Limits = DEFAULT
+    target: str = "portable"
+
+    def graphs(self) -> Iterator[Graph]:
+        """The main graph and the bodies of the model's own functions; those of fused operators are fixed."""
+        yield self.model.graph
+        for key, function in self.model.functions.items():
+            if key[0] not in FUSED:
+                yield function.graph
+
+
+def apply(rules: Sequence[Rule], context: Context) -> None:
+    """Apply ``rules`` to every graph of the model, subgraphs and function bodies included, until none fits."""
+    by_op: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for op in sorted(rule.pattern.ops):
+            by_op.setdefault(op, []).append(rule)
+    queue = deque(n for g in context.graphs() for n in g.walk() if n.op in by_op)
+    queued = set(queue)
+    while queue and not context.journal.exhausted:
+        node = queue.popleft()
+        queued.discard(node)
+        for rule in by_op.get(node.op, ()):
+            touched = _try(rule, node, context) if node.graph is not None else None
+            if touched is None:
+                continue
+            fresh = [n for n in touched if n.op in by_op and n not in queued and n.graph is not None]
+            queue.extend(fresh)
+            queued.update(fresh)
+            break
+
+
+def _try(rule: Rule, node: Node, context: Context) -> list[Node] | None:
+    """Apply ``rule`` at ``node``; returns the nodes to look at again, or None where it does not apply."""
+    found = match(rule.pattern, node)
+    if found is None:
+        return None
+    started = time.perf_counter()
+    reason = _outside_readers(found)
+    graph = node.graph
+    assert graph is not None
+    builder = Builder(graph, context.facts, node)
+    result: object = None
+    if not reason:
+        try:
+            result = rule.build(builder, **arguments(rule, found))
+        except FuseError as error:
+            result = No(str(error.what))
+        reason = result.reason if isinstance(result, No) else ""
+    if not reason and isinstance(result, Value) and not builder.nodes:
+        reason = renames(node, result)
+    if reason or not isinstance(result, Value):
+        builder.undo()
+        context.journal.refuse(rule.name, node, reason)
+        return None
+    return _replace(rule, found, result, builder, context, started)
+
+
+def _outside_readers(found: Match) -> str:
+    """Why the matched nodes cannot go: a value inside is read outside, or a second output of the root is."""
+    inside = set(found.nodes)
+    root = found.nodes[0]
+    for node in found.nodes:
+        for value in node.outputs:
+            if value is None or value is root.outputs[0]:
+                continue
+            if value.is_output:
+                return f"the result of {note(node).op} inside is an output of the graph"
+            if any(user not in inside for user in value.readers):
+                return f"the result of {note(node).op} inside has another reader"
+    return ""
+
+
+def renames(node: Node, value: Value) -> str:
+    """Why ``value`` cannot show in an output slot in place of the node's result; empty where it can.
+
+    A graph input, an outer value, or one that shows in a slot already needs an Identity for the second name.
+    """
+    out = node.out
+    if not out.is_output:
+        return ""
+    if value.producer is None and not value.is_const:
+        return "an output of the graph would be an input by another name"
+    owner = value.owner.graph if isinstance(value.owner, Node) else value.owner
+    if owner is not node.graph:
+        return "an output of the graph would be a value of the graph around it"
+    return "one value would be two outputs of the graph" if value.is_output else ""
+
+
+def _replace(
+    rule: Rule, found: Match, result: Value, builder: Builder, context: Context, started: float
+) -> list[Node]:
+    root = found.nodes[0]
+    graph = root.graph
+    assert graph is not None
+    sources = tuple(dict.fromkeys(s for n in reversed(found.nodes) for s in (n.sources or (note(n).name,))))
+    for made in builder.nodes:
+        graph.insert(made, before=root)
+        made.sources = sources
+    out = root.out
+    if result.producer in builder.nodes:
+        result.name, result.info = out.name, out.info
+        assert result.producer is not None
+        result.producer.name = root.name
+    touched = [u for u in out.readers if isinstance(u, Node)]
+    touched += [v.producer for n in found.nodes for v in n.inputs if v is not None and v.producer is not None]
+    out.replace_by(result)
+    removed, freed = remove_dead(found.nodes)
+    added = sum(const_bytes(v) for v in builder.constants) - freed
+    change = Change(
+        context.journal.stage,
+        rule.name,
+        rule.exact,
+        tuple(note(n) for n in removed),
+        tuple(note(n) for n in builder.nodes),
+        added,
+        (time.perf_counter() - started) * 1e3,
+    )
+    context.journal.add(change)
+    return [*builder.nodes, *touched]
+
+
+def remove_dead(nodes: Sequence[Node]) -> tuple[list[Node], int]:
+    """Remove those of ``nodes`` (readers before producers) that nothing reads, and the constants only they read.
+
+    Returns the nodes and the bytes of the constants.
+    """
+    removed, freed = [], 0
+    for node in nodes:
+        graph = node.graph
+        if graph is None or any(v is not None and v.uses for v in node.outputs):
+            continue
+        inputs = node.inputs
+        graph.remove(node)
+        removed.append(node)
+        for value in dict.fromkeys(inputs):
+            if value is not None and value.is_const and not value.uses and isinstance(value.owner, Graph):
+                freed += const_bytes(value)
+                value.owner.drop_const(value)
+    return removed, freed
