@@ -99,9 +99,9 @@ def pow(a: Array, b: Array) -> Array:
 
 
 def _variadic(step: Any) -> Any:
-    def kernel(*xs: Array) -> Array:
-        result = xs[0]
-        for x in xs[1:]:
+    def kernel(first: Array, *others: Array) -> Array:
+        result = first
+        for x in others:
             result = step(result, x)
         return result
 
@@ -114,9 +114,9 @@ operator("Min", infer=broadcast, traits=E)(_variadic(np.minimum))
 
 
 @operator("Mean", infer=broadcast, traits=E)
-def mean(*xs: Array) -> Array:
-    total = _variadic(np.add)(*(wide(x) for x in xs))
-    return narrow(total / np.asarray(len(xs), dtype=total.dtype), xs[0])
+def mean(first: Array, *others: Array) -> Array:
+    total = _variadic(np.add)(*(wide(x) for x in (first, *others)))
+    return narrow(total / np.asarray(1 + len(others), dtype=total.dtype), first)
 
 
 operator("Neg", infer=same_as_first, traits=S)(lambda x: np.negative(x))

@@ -3,7 +3,7 @@
 ``fuse::ConvAddRelu`` is Conv, then Add of a residual, then Relu.  Each is an operator here (one kernel that works in
 place on the fresh result) and an ONNX model-local function in the file, so that any runtime can run it.  The two are
 one definition: a file's function is taken for the operator only if its body is the one written here, and expanded
-otherwise.  onnxruntime's own fused operators stand at the end; they say the same in another spelling.
+otherwise.  ``contrib`` holds onnxruntime's own fused operators, which say the same in another spelling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from fuse.ir.copy import inline
 from fuse.ir.dtypes import Array
 from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
-from fuse.ops.record import OPERATORS, Info, Operator, Trait, operator
+from fuse.ops.record import OPERATORS, Info, Operator, Trait
 
 DOMAIN = "fuse"
 VERSION = 1
@@ -37,7 +37,17 @@ RESIDUAL = ("Conv",)
 
 #: Activations, with the names of their inputs after the first.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    **{n: () for n in "Relu LeakyRelu Sigmoid Tanh HardSwish HardSigmoid Elu Selu Celu Softplus Softsign".split()},
+    "Relu": (),
+    "LeakyRelu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "HardSwish": (),
+    "HardSigmoid": (),
+    "Elu": (),
+    "Selu": (),
+    "Celu": (),
+    "Softplus": (),
+    "Softsign": (),
     "ThresholdedRelu": (),
     "Clip": ("min", "max"),
 }
@@ -83,7 +93,9 @@ def _run(fused: Fused, *inputs: Array | None, **attrs: Any) -> Array:
     width = len(BASES[fused.base])
     y = np.asarray(OPERATORS[fused.base].kernel(*inputs[:width], **own))
     if fused.residual:
-        np.add(y, inputs[width], out=y)
+        residual = inputs[width]
+        assert residual is not None
+        np.add(y, residual, out=y)
     rest = inputs[width + fused.residual :]
     return in_place(fused.activation, y, rest, after) if fused.activation else y
 
@@ -213,88 +225,3 @@ def _alike(a: Function, b: Function) -> bool:
             return False
         paired.update((v, w) for v, w in zip(x.outputs, y.outputs, strict=True) if v is not None and w is not None)
     return [paired.get(s.value) for s in a.graph.outputs] == [s.value for s in b.graph.outputs]
-
-
-# ---- onnxruntime's spelling
-
-CONTRIB = "com.microsoft"
-CONTRIB_CONV = f"{CONTRIB}::FusedConv"
-CONTRIB_GEMM = f"{CONTRIB}::FusedGemm"
-
-#: Activations that onnxruntime's fused operators take, with the order of their parameters.
-CONTRIB_ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "Relu": (),
-    "Sigmoid": (),
-    "Tanh": (),
-    "LeakyRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Clip": ("min", "max"),
-}
-
-
-def _activate(y: Array, activation: str, parameters: tuple[float, ...]) -> Array:
-    if not activation:
-        return y
-    if activation == "Clip":
-        bounds = tuple(np.asarray(p, y.dtype) for p in parameters)
-        return in_place("Clip", y, bounds, {})
-    return in_place(activation, y, (), dict(zip(CONTRIB_ACTIVATIONS[activation], parameters, strict=False)))
-
-
-def _contrib_conv_info(x: Info, w: Info, b: Info | None = None, z: Info | None = None, **attrs: Any) -> Info:
-    own = {n: v for n, v in attrs.items() if not n.startswith("activation")}
-    result: Info = OPERATORS["Conv"].infer(x, w, b, **own)  # type: ignore[misc]
-    return result
-
-
-@operator(CONTRIB_CONV, infer=_contrib_conv_info)
-def fused_conv(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    z: Array | None = None,
-    *,
-    activation: str = "",
-    activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
-    """onnxruntime's FusedConv: Conv, plus ``z`` where given, then the activation."""
-    geometry = {
-        "auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
-        "pads": pads, "strides": strides,
-    }  # fmt: skip
-    y = np.asarray(OPERATORS["Conv"].kernel(x, w, b, **geometry))
-    if z is not None:
-        np.add(y, z, out=y)
-    return _activate(y, activation, activation_params)
-
-
-def _contrib_gemm_info(a: Info, b: Info, c: Info | None = None, **attrs: Any) -> Info:
-    own = {n: v for n, v in attrs.items() if not n.startswith("activation")}
-    result: Info = OPERATORS["Gemm"].infer(a, b, c, **own)  # type: ignore[misc]
-    return result
-
-
-@operator(CONTRIB_GEMM, infer=_contrib_gemm_info)
-def fused_gemm(
-    a: Array,
-    b: Array,
-    c: Array | None = None,
-    *,
-    activation: str = "",
-    activation_alpha: float = 0.0,
-    activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Array:
-    """onnxruntime's FusedGemm: Gemm, then the activation."""
-    y = np.asarray(OPERATORS["Gemm"].kernel(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB))
-    return _activate(y, activation, (activation_alpha, activation_beta)[: len(CONTRIB_ACTIVATIONS.get(activation, ()))])

@@ -7,6 +7,7 @@ carries known sizes through the integer arithmetic of which shapes are made, and
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,6 +133,8 @@ def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[st
         return out
     if out.dtype is None or out.dtype.kind not in "iub":
         return out
+    if out.shape is not None and math.prod(d if isinstance(d, int) else 1 for d in out.shape) > CARRIED:
+        return out
     values = [None if i is None else i.value for i in inputs]
     try:
         with np.errstate(all="ignore"):
@@ -139,7 +142,9 @@ def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[st
     except (ArithmeticError, TypeError, ValueError, IndexError, FuseError):
         return out
     first = result[0] if isinstance(result, tuple) else result
-    if not isinstance(first, np.ndarray) or first.size > CARRIED:
+    if not isinstance(first, np.ndarray):  # of rank 0 NumPy hands out the bare element
+        first = np.asarray(first, dtype=first.dtype if isinstance(first, np.generic) else object)
+    if first.size > CARRIED:
         return out
     if first.dtype == object and all(isinstance(d, (int, np.integer)) for d in first.flat):
         first = first.astype(out.dtype)
@@ -155,9 +160,9 @@ def known(value: Value | None, facts: Mapping[Value, Info]) -> Info | None:
         return None
     if value in facts:
         return facts[value]
-    if value.is_const and isinstance(value.type, TensorType):
-        small = value.type.shape is not None and int(np.prod([int(d or 0) for d in value.type.shape])) <= CARRIED
-        return Info(value.type, value.data if small and value.dtype is not None and value.dtype.kind in "iub" else None)
+    sizes = value.is_const and value.dtype is not None and value.dtype.kind in "iub"
+    if sizes and value.nbytes <= CARRIED * value.dtype.itemsize:
+        return Info(value.type, value.data)
     return Info(value.type)
 
 
@@ -171,20 +176,25 @@ def infer_graph(
 
     ``arguments`` are what is known of the inputs (the declared types otherwise).  Errors carry the node they rose at.
     """
-    for position, value in enumerate(graph.inputs):
-        facts[value] = Info(value.type) if arguments is None or position >= len(arguments) else arguments[position]
+    for position, given in enumerate(graph.inputs):
+        facts[given] = Info(given.type) if arguments is None or position >= len(arguments) else arguments[position]
 
     def run(body: Graph, given: Sequence[Info]) -> list[Info]:
-        return infer_graph(body, facts, given, functions)
+        try:
+            return infer_graph(body, facts, given, functions)
+        except ShapeError:  # what that means the operator decides: the body may be one that never runs
+            for made in (v for node in body.walk() for v in node.outputs if v is not None):
+                facts.pop(made, None)
+            raise
 
     for node in graph.nodes:
         inputs = [known(v, facts) for v in node.inputs]
         function = functions.get((node.op, node.overload)) if functions and node.domain else None
         try:
-            if function is None:
+            if function is None or lookup(node.op) is not None:
                 outputs = infer_node(node, inputs, run)
-            else:
-                outputs = infer_graph(function.graph, facts, [i or Info() for i in inputs], functions)
+            else:  # a body's facts hold for one call only: they are thrown away
+                outputs = infer_graph(function.graph, {}, [i or Info() for i in inputs], functions)
         except FuseError as error:
             raise error.within(describe(node)) from None
         for value, info in zip(node.outputs, outputs, strict=False):

@@ -1,8 +1,8 @@
 """BatchNormalization folded into the convolution or product before it.
 
 Inference-time normalisation is ``y * s + t`` for each channel, with ``s = scale / sqrt(var + epsilon)`` and
-``t = bias - mean * s``; ``s`` multiplies into the weight's output channels and ``t`` into the bias.  The new weights are
-computed in float64 and rounded once.  The old weight stays as it is for whoever else reads it.
+``t = bias - mean * s``; ``s`` multiplies into the weight's output channels and ``t`` into the bias.  The new weights
+are computed in float64 and rounded once.  The old weight stays as it is for whoever else reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _rounded(wide: Array, like: Array) -> Array | No:
     return no("a weight would overflow") if bool(lost.any()) else narrow
 
 
-def _bias(rest: tuple[Value | None, ...]) -> Array | None | No:
+def _bias(rest: tuple[Value | None, ...]) -> Array | No | None:
     """The layer's bias: its array, None where it has none, a refusal where it is not a constant."""
     value = rest[0] if rest else None
     if value is None:

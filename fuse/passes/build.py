@@ -36,14 +36,14 @@ def as_attr(value: Any) -> Attr:
 
 
 class Builder:
-    """Makes nodes for one rewrite in ``graph``; they are put in place only when the rule succeeds.
+    """Makes nodes for one rewrite in ``graph``, of operator set ``opset``; they are put in place if the rule succeeds.
 
     ``op.Conv(x, w, None, strides=(2, 2))`` makes a node and returns its first output; arrays become constants, ``None``
     an absent input.  Operators of other domains go through ``op.node("fuse::ConvRelu", [...], {...})``.
     """
 
-    def __init__(self, graph: Graph, facts: dict[Value, Info], root: Node) -> None:
-        self.graph, self.facts, self.root = graph, facts, root
+    def __init__(self, graph: Graph, facts: dict[Value, Info], opset: int) -> None:
+        self.graph, self.facts, self.opset = graph, facts, opset
         self.nodes: list[Node] = []
         self.constants: list[Value] = []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from fuse.ir.graph import Graph, Node
-from fuse.ops.fused import attach
+from fuse.ops import contrib, fused
 from fuse.ops.record import lookup
-from fuse.passes.record import Change, const_bytes, note
+from fuse.passes.record import Change, note
 from fuse.passes.rewrite import Context
 
 
@@ -17,7 +17,8 @@ def eliminate_dead(context: Context) -> None:
         for inner in list(graph.walk_graphs())[::-1]:
             _graph(inner, context)
     _functions(context)
-    attach(context.model)
+    fused.attach(context.model)
+    contrib.attach(context.model)
 
 
 def _graph(graph: Graph, context: Context) -> None:
@@ -33,7 +34,7 @@ def _graph(graph: Graph, context: Context) -> None:
         removed.append(node)
         pending += [p for p in producers if p.graph is graph]
     unused = [v for v in graph.constants if not v.uses]
-    freed = sum(const_bytes(v) for v in unused)
+    freed = sum(v.nbytes for v in unused)
     for value in unused:
         graph.drop_const(value)
     if removed or unused:

@@ -1,25 +1,36 @@
-"""Expansion: a model that holds fused nodes goes back to plain operators, so that any target can be made of any file."""
+"""Expansion: fused nodes of another target go back to plain operators, so that any target can be made of any file."""
 
 from __future__ import annotations
 
 import time
 
 from fuse.ir.copy import inline
+from fuse.ir.graph import Function, Node
+from fuse.ops.contrib import FUSED_CONV, FUSED_GEMM, expansion
 from fuse.ops.fused import FUSED, definition
 from fuse.passes.record import Change, note
 from fuse.passes.rewrite import Context
 
 
 def expand_fused(context: Context) -> None:
-    """Replace each of fuse's own fused nodes by its body where the target is another than portable."""
-    if context.target == "portable":
-        return
-    calls = [n for g in context.graphs() for n in g.walk() if n.op in FUSED]
-    for node in calls:
+    """Replace each fused node that the target does not have by what it stands for."""
+    for node in [n for g in context.graphs() for n in g.walk()]:
         if context.journal.exhausted:
             return
         started = time.perf_counter()
-        taken, made = note(node), inline(node, definition(node.op))
+        function = _meaning(node, context.target)
+        if function is None:
+            continue
+        taken, made = note(node), inline(node, function)
         added = tuple(note(n) for n in made)
         elapsed = (time.perf_counter() - started) * 1e3
         context.journal.add(Change(context.journal.stage, "expand", "bits", (taken,), added, 0, elapsed))
+
+
+def _meaning(node: Node, target: str) -> Function | None:
+    """What ``node`` stands for; None where the target has it, or it is no fused node."""
+    if node.op in FUSED:
+        return definition(node.op) if target != "portable" else None
+    if node.op in (FUSED_CONV, FUSED_GEMM) and target != "ort":
+        return expansion(node)
+    return None

@@ -16,11 +16,11 @@ import numpy as np
 
 from fuse.errors import FuseError
 from fuse.ir.dtypes import STRING, Array
-from fuse.ir.graph import Graph, Node, Value
-from fuse.ops.norm import dropout_is_identity
+from fuse.ir.graph import Graph, Node
+from fuse.ops.dropout import dropout_is_identity
 from fuse.ops.infer import check_arity, known
 from fuse.ops.record import Info, Operator, Trait, lookup
-from fuse.passes.record import Change, const_bytes, note
+from fuse.passes.record import Change, note
 from fuse.passes.rewrite import Context, remove_dead
 
 _NEVER = Trait.RANDOM | Trait.CONTROL
@@ -67,7 +67,7 @@ def _visit(node: Node, graph: Graph, context: Context, spent: _Spent) -> None:
         return
     if any(not isinstance(r, np.ndarray) for r in results):
         return  # a sequence or an absent optional: ONNX has no such constant
-    freed = sum(const_bytes(v) for v in {v for v in node.inputs if v is not None and v.is_const and len(v.uses) == 1})
+    freed = sum(v.nbytes for v in {v for v in node.inputs if v is not None and v.is_const and len(v.uses) == 1})
     made = sum(r.nbytes for r in results)
     if not _affordable(made, freed, context, spent):
         context.journal.refuse("fold", node, f"the result has {made:,} bytes, more than the budget allows")
@@ -82,8 +82,10 @@ def _run(node: Node, record: Operator, context: Context, spent: _Spent) -> Seque
         return None
     infos = [context.facts.get(v) if v is not None else None for v in node.outputs]
     sizes = [_elements(i) for i in infos if i is not None]
-    estimate = sum(s * _width(i) for s, i in zip(sizes, [i for i in infos if i is not None], strict=True) if s is not None)
-    freed = sum(const_bytes(v) for v in {v for v in node.inputs if v is not None and len(v.uses) == 1})
+    estimate = sum(
+        s * _width(i) for s, i in zip(sizes, [i for i in infos if i is not None], strict=True) if s is not None
+    )
+    freed = sum(v.nbytes for v in {v for v in node.inputs if v is not None and len(v.uses) == 1})
     if not sizes or None in sizes:
         context.journal.refuse("fold", node, "the size of the result is not known beforehand")
         return None
@@ -142,12 +144,10 @@ def _commit(node: Node, graph: Graph, results: Sequence[Array], context: Context
         constant = graph.add_const(data.copy() if data.base is not None else data, value.name)
         constant.info = value.info
         context.facts[constant] = known(constant, {}) or Info()
-        made += const_bytes(constant)
+        made += constant.nbytes
         value.replace_by(constant)
     removed, freed = remove_dead([node])
     elapsed = (time.perf_counter() - started) * 1e3
     context.journal.add(
         Change(context.journal.stage, "fold", "bits", tuple(note(n) for n in removed), (), made - freed, elapsed)
     )
-
-

@@ -1,7 +1,7 @@
 """Identity elimination: nodes whose result is their input, bit for bit (or but for the sign of a zero).
 
-``y = Identity(x); z = Relu(y)`` becomes ``z = Relu(x)``.  A node is a no-op only if it can neither change an element nor
-broadcast, cast or reorder it; where that takes a shape, the shape must be known, symbols included.
+``y = Identity(x); z = Relu(y)`` becomes ``z = Relu(x)``.  A node is a no-op only if it can neither change an element
+nor broadcast, cast or reorder it; where that takes a shape, the shape must be known, symbols included.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import numpy as np
 
 from fuse.ir.dtypes import Array
 from fuse.ir.graph import Node, Value
-from fuse.ops.norm import dropout_is_identity
+from fuse.ops.dropout import dropout_is_identity
 from fuse.ops.record import attr
-
 from fuse.passes.build import Builder, static
 from fuse.passes.match import No, no, rewrite
 from fuse.passes.rewrite import Context, apply
@@ -109,19 +108,19 @@ def split_in_one(op: Builder, x: Value, root: Node) -> Result:
 
 @rewrite("Mul(x, ONE)", exact="bits")
 def times_one(op: Builder, x: Value, ONE: Array, root: Node) -> Result:
-    """x * 1 where the constant does not widen x."""
+    """X * 1 where the constant does not widen x."""
     return _neutral(op, x, ONE, 1, root)
 
 
 @rewrite("(Div | Pow)(x, ONE)", exact="bits")
 def by_one(op: Builder, x: Value, ONE: Array, root: Node) -> Result:
-    """x / 1 and x ** 1 where the constant does not widen x."""
+    """X / 1 and x ** 1 where the constant does not widen x."""
     return _neutral(op, x, ONE, 1, root)
 
 
 @rewrite("Sub(x, ZERO)", exact="bits")
 def minus_zero(op: Builder, x: Value, ZERO: Array, root: Node) -> Result:
-    """x - 0 where the constant does not widen x: -0.0 stays, for it is +0.0 that is taken away."""
+    """X - 0 where the constant does not widen x: -0.0 stays, for it is +0.0 that is taken away."""
     if ZERO.dtype.kind not in "iu" and bool(np.signbit(ZERO.astype(np.float64)).any()):
         return no("-0.0 - (-0.0) is +0.0")
     return _neutral(op, x, ZERO, 0, root)
@@ -129,7 +128,7 @@ def minus_zero(op: Builder, x: Value, ZERO: Array, root: Node) -> Result:
 
 @rewrite("Add(x, ZERO)", exact="values")
 def plus_zero(op: Builder, x: Value, ZERO: Array, root: Node) -> Result:
-    """x + 0 where the constant does not widen x; -0.0 becomes +0.0 in the sum and not here."""
+    """X + 0 where the constant does not widen x; -0.0 becomes +0.0 in the sum and not here."""
     return _neutral(op, x, ZERO, 0, root)
 
 

@@ -2,8 +2,8 @@
 
 ``Clip(Clip(x, LO1, HI1), LO2, HI2)`` matches a Clip of a Clip.  Lower-case names bind values, capitals bind constants
 and arrive as arrays, ``*rest`` binds the remaining inputs, ``c := Conv(...)`` binds a node beside its result,
-``(Conv | Gemm)(...)`` allows either operator and ``None`` stands for an absent input; ``fuse.ConvAdd`` is an operator of
-another domain.  A name used twice must be the same value.  The first two operands of a commutative operator match in
+``(Conv | Gemm)(...)`` allows either operator, ``None`` stands for an absent input, and ``fuse.ConvAdd`` is an operator
+of another domain.  A name used twice must be the same value.  The first two operands of a commutative operator match in
 either order.  Results inside the pattern have no reader outside it: the driver sees to that.
 """
 
@@ -174,9 +174,7 @@ def _node(pattern: Call, node: Node, so_far: Match) -> Iterator[Match]:
         yield from _operands(pattern.operands, (inputs[1], inputs[0], *inputs[2:count]), start)
 
 
-def _operands(
-    patterns: tuple[Pattern | None, ...], values: tuple[Value | None, ...], so_far: Match
-) -> Iterator[Match]:
+def _operands(patterns: tuple[Pattern | None, ...], values: tuple[Value | None, ...], so_far: Match) -> Iterator[Match]:
     if not patterns:
         yield so_far
         return

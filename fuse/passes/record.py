@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuse.ir.dtypes import STRING
-from fuse.ir.graph import Node, Value
-from fuse.ir.types import TensorType
+from fuse.ir.graph import Node
 
 #: How far a rule may move an answer: not at all; the sign of a zero; by rounding in another order.
 EXACTNESS = ("bits", "values", "close")
@@ -86,6 +84,11 @@ class Journal:
         seen = note(node)
         self.refusals[rule, seen.name] = Refusal(self.stage, rule, seen, reason)
 
+    def exactness(self) -> str:
+        """The weakest label among the changes: what may be promised of the whole."""
+        used = {c.exact for c in self.changes}
+        return next((label for label in reversed(EXACTNESS) if label in used), EXACTNESS[0])
+
     def removed_by_stage(self) -> dict[str, int]:
         """Nodes that each pass took away, net of those it made, in the order of the passes' first runs."""
         counts: dict[str, int] = {}
@@ -136,14 +139,3 @@ class Journal:
 
 def _note_dict(node: NodeNote) -> dict[str, Any]:
     return {"name": node.name, "op": node.op, "sources": list(node.sources)}
-
-
-def const_bytes(value: Value) -> int:
-    """Bytes of a constant in memory, without loading it."""
-    kind = value.type
-    if not isinstance(kind, TensorType) or kind.dtype is None or kind.shape is None or kind.dtype == STRING:
-        return 0
-    count = 1
-    for dim in kind.shape:
-        count *= dim if isinstance(dim, int) else 0
-    return count * kind.dtype.itemsize

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fuse.ir.dtypes import FLOAT, FLOATING
 from fuse.ir.graph import Node, Value
-from fuse.ops import fused
+from fuse.ops import contrib
 from fuse.passes.build import Builder, static
 from fuse.passes.match import No, no, rewrite
 from fuse.passes.rewrite import Context, apply
@@ -34,7 +34,7 @@ def portable(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | No
 
 
 @rewrite("Add(conv := Conv(x, w, *rest), z)", exact="bits")
-def contrib(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | None, ...], z: Value) -> Value | No:
+def runtime(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | None, ...], z: Value) -> Value | No:
     """Into onnxruntime's FusedConv, which takes two spatial dims and float32."""
     reason = _fits(op, conv, z)
     if reason:
@@ -42,10 +42,10 @@ def contrib(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | Non
     if op.info(z).dtype != FLOAT:
         return no("onnxruntime's FusedConv takes float32 only")
     bias = rest[0] if rest else None
-    return op.node(fused.CONTRIB_CONV, [x, w, bias, z], conv.attrs)
+    return op.node(contrib.FUSED_CONV, [x, w, bias, z], conv.attrs)
 
 
-RULES = {"portable": (portable,), "ort": (contrib,)}
+RULES = {"portable": (portable,), "ort": (runtime,)}
 
 
 def fuse_residual(context: Context) -> None:

@@ -14,7 +14,7 @@ from fuse.ops.fused import FUSED
 from fuse.ops.record import Info
 from fuse.passes.build import Builder
 from fuse.passes.match import Match, No, Rule, arguments, match
-from fuse.passes.record import Change, Journal, const_bytes, note
+from fuse.passes.record import Change, Journal, note
 
 
 @dataclass(slots=True)
@@ -33,6 +33,15 @@ class Context:
         for key, function in self.model.functions.items():
             if key[0] not in FUSED:
                 yield function.graph
+
+    def opset(self, graph: Graph) -> int:
+        """The operator set in force in ``graph``: the model's, or that of the function around it."""
+        *_, outermost = graph.enclosing()
+        if outermost is not self.model.graph:
+            for function in self.model.functions.values():
+                if function.graph is outermost and "" in function.opsets:
+                    return function.opsets[""]
+        return self.model.opsets.get("", 0)
 
 
 def apply(rules: Sequence[Rule], context: Context) -> None:
@@ -65,7 +74,7 @@ def _try(rule: Rule, node: Node, context: Context) -> list[Node] | None:
     reason = _outside_readers(found)
     graph = node.graph
     assert graph is not None
-    builder = Builder(graph, context.facts, node)
+    builder = Builder(graph, context.facts, context.opset(graph))
     result: object = None
     if not reason:
         try:
@@ -73,8 +82,8 @@ def _try(rule: Rule, node: Node, context: Context) -> list[Node] | None:
         except FuseError as error:
             result = No(str(error.what))
         reason = result.reason if isinstance(result, No) else ""
-    if not reason and isinstance(result, Value) and not builder.nodes:
-        reason = renames(node, result)
+    if not reason and isinstance(result, Value):
+        reason = _still_read(found, builder) if builder.nodes else renames(node, result)
     if reason or not isinstance(result, Value):
         builder.undo()
         context.journal.refuse(rule.name, node, reason)
@@ -97,6 +106,12 @@ def _outside_readers(found: Match) -> str:
     return ""
 
 
+def _still_read(found: Match, builder: Builder) -> str:
+    """Why the rewrite would save nothing: a new node reads the result of a matched one, which has to stay for it."""
+    kept = {n for made in builder.nodes for v in made.inputs if v is not None and (n := v.producer) in found.nodes}
+    return f"the result of {note(kept.pop()).op} inside is read once more" if kept else ""
+
+
 def renames(node: Node, value: Value) -> str:
     """Why ``value`` cannot show in an output slot in place of the node's result; empty where it can.
 
@@ -113,9 +128,7 @@ def renames(node: Node, value: Value) -> str:
     return "one value would be two outputs of the graph" if value.is_output else ""
 
 
-def _replace(
-    rule: Rule, found: Match, result: Value, builder: Builder, context: Context, started: float
-) -> list[Node]:
+def _replace(rule: Rule, found: Match, result: Value, builder: Builder, context: Context, started: float) -> list[Node]:
     root = found.nodes[0]
     graph = root.graph
     assert graph is not None
@@ -132,7 +145,7 @@ def _replace(
     touched += [v.producer for n in found.nodes for v in n.inputs if v is not None and v.producer is not None]
     out.replace_by(result)
     removed, freed = remove_dead(found.nodes)
-    added = sum(const_bytes(v) for v in builder.constants) - freed
+    added = sum(v.nbytes for v in builder.constants) - freed
     change = Change(
         context.journal.stage,
         rule.name,
@@ -161,6 +174,6 @@ def remove_dead(nodes: Sequence[Node]) -> tuple[list[Node], int]:
         removed.append(node)
         for value in dict.fromkeys(inputs):
             if value is not None and value.is_const and not value.uses and isinstance(value.owner, Graph):
-                freed += const_bytes(value)
+                freed += value.nbytes
                 value.owner.drop_const(value)
     return removed, freed
