@@ -13,7 +13,9 @@ Bindings = Mapping[str, Attr]
 def copy_model(model: Model) -> Model:
     """A model of its own: the same names and the same (read-only) arrays, no node or value shared."""
     functions = {
-        key: Function(f.domain, f.name, f.overload, copy_graph(f.graph, {}), f.attributes, f.defaults, f.opsets, f.extra)
+        key: Function(
+            f.domain, f.name, f.overload, copy_graph(f.graph, {}), f.attributes, f.defaults, f.opsets, f.extra
+        )
         for key, f in model.functions.items()
     }
     return Model(
@@ -80,7 +82,7 @@ def _bound(attr: Attr, mapped: Mapped, bindings: Bindings | None) -> Attr | None
     if attr.reference:
         return attr if bindings is None else bindings.get(attr.reference)
     if attr.kind == "GRAPH":
-        return Attr(attr.kind, copy_graph(attr.value, mapped, bindings), extra=attr.extra)
+        return Attr(attr.kind, copy_graph(attr.value, mapped, bindings), implied=attr.implied, extra=attr.extra)
     if attr.kind == "GRAPHS":
         return Attr(attr.kind, tuple(copy_graph(g, mapped, bindings) for g in attr.value), extra=attr.extra)
     return attr

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from operator import index
 from typing import TypeAlias, Union
 
@@ -64,8 +65,10 @@ class Symbolic:
 
     def __mul__(self, other: Known) -> Known:
         right = _terms(other)
+        if not isinstance(other, Symbolic):
+            return _normal({m: f * right[()] for m, f in self.terms.items()})
         if len(self.terms) * len(right) > 4 * PARTS:
-            return _abbreviated("*".join(sorted(f"({spell(d)})" for d in (self, other))))
+            return _abbreviated("*".join(sorted(f"({d})" for d in (self, other))))
         terms: dict[Monomial, int] = {}
         for a, x in self.terms.items():
             for b, y in right.items():
@@ -100,44 +103,36 @@ class Symbolic:
     def __reduce__(self) -> tuple[type[Symbolic], tuple[dict[Monomial, int]]]:
         return Symbolic, (self.terms,)  # the cached hash is another one in another process
 
-    def spell(self) -> str:
-        """The dim as text that ``fuse.ir.parse.parse_dim`` reads back: names that are no words are quoted."""
+    def __str__(self) -> str:
+        """The dim as ``fuse.ir.parse.parse_dim`` reads it: names that are no plain words are quoted and escaped."""
         if not self._spelled:
-            self._spelled = self._text(word)
+            for monomial in sorted(self.terms, key=_rank):
+                number = self.terms[monomial]
+                sign = " + " if number > 0 else " - "
+                size = [str(abs(number))] if abs(number) != 1 or not monomial else []
+                self._spelled += sign if self._spelled else sign.strip(" +")
+                self._spelled += "*".join(size + [_spelled(atom) for atom in monomial])
         return self._spelled
 
-    def __str__(self) -> str:
-        return self._text(str)
-
     __repr__ = __str__
-
-    def _text(self, named: Callable[[str], str]) -> str:
-        def factor(atom: Atom) -> str:
-            if isinstance(atom, str):
-                return named(atom)
-            above, below = (d._text(named) if isinstance(d, Symbolic) else str(d) for d in atom[1:])
-            return f"floor(({above})/({below}))"
-
-        text = ""
-        for monomial in sorted(self.terms, key=_rank):
-            number = self.terms[monomial]
-            size = [str(abs(number))] if abs(number) != 1 or not monomial else []
-            sign = " + " if number > 0 else " - "
-            text += (sign if text else sign.strip(" +")) + "*".join(size + [factor(a) for a in monomial])
-        return text
 
 
 def spell(dim: Dim) -> str:
     """A dim as text, ``?`` where nothing is known."""
-    return dim.spell() if isinstance(dim, Symbolic) else "?" if dim is None else str(dim)
+    return "?" if dim is None else str(dim)
 
 
-def _order(atom: Atom) -> str:
+@lru_cache(4096)
+def _spelled(atom: Atom) -> str:
+    return word(atom) if isinstance(atom, str) else f"floor(({atom[1]})/({atom[2]}))"
+
+
+def _order(atom: Atom) -> tuple[bool, str]:
     """Where an atom stands among others: symbols by name, then floors; no two atoms stand at one place."""
-    return word(atom) if isinstance(atom, str) else f"~({spell(atom[1])})/({spell(atom[2])})"
+    return not isinstance(atom, str), _spelled(atom)
 
 
-def _rank(monomial: Monomial) -> tuple[int, list[str]]:
+def _rank(monomial: Monomial) -> tuple[int, list[tuple[bool, str]]]:
     """Higher degrees first, then by atoms: an order that multiplication keeps, as division needs."""
     return -len(monomial), [_order(a) for a in monomial]
 
@@ -158,7 +153,7 @@ def _normal(terms: Mapping[Monomial, int]) -> Known:
         return kept[()]
     dim = Symbolic(kept)
     if dim.parts > PARTS or any(f.bit_length() > BITS for f in kept.values()):
-        return _abbreviated(dim.spell())
+        return _abbreviated(str(dim))
     return dim
 
 
@@ -169,7 +164,7 @@ def _abbreviated(text: str) -> Symbolic:
 
 def _floor(a: Known, b: Known) -> Known:
     if any(isinstance(d, int) and d.bit_length() > BITS for d in (a, b)):
-        return _abbreviated(f"({spell(a)})/({spell(b)})")
+        return _abbreviated(f"({a})/({b})")
     return _normal({(("floor", a, b),): 1})
 
 
@@ -181,12 +176,15 @@ def floordiv(a: Known, b: Known) -> Known:
     a, b = (d if isinstance(d, Symbolic) else index(d) for d in (a, b))
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    exact = _exact(a, b)
-    if exact is not None:
-        return exact
+    return _divide(a, b)
+
+
+@lru_cache(4096)  # the layers of a network halve the same few sizes again and again
+def _divide(a: Known, b: Known) -> Known:
     if isinstance(b, int):
         return _floor_by(a, b) if b > 0 else _floor_by(a * -1, -b)
-    return _floor(a, b)
+    exact = _exact(a, b)
+    return _floor(a, b) if exact is None else exact
 
 
 def _floor_by(a: Known, b: int) -> Known:
@@ -195,20 +193,21 @@ def _floor_by(a: Known, b: int) -> Known:
     rest = {m: f % b for m, f in _terms(a).items() if m and f % b}
     constant = _terms(a).get((), 0) % b
     common = math.gcd(b, *rest.values())
-    rest, constant, b = {m: f // common for m, f in rest.items()}, constant // common, b // common
     if not rest:
-        return whole + constant // b
-    ((monomial, factor), *others) = rest.items()
-    if not others and factor == 1 and len(monomial) == 1 and not isinstance(monomial[0], str):
-        _, above, below = monomial[0]
-        if isinstance(below, int):
-            return whole + floordiv(above + constant * below, below * b)
-    return _floor(_normal({**rest, (): constant}), b) + whole
+        return whole
+    rest = {m: f // common for m, f in rest.items()} | {(): constant // common}
+    b //= common
+    for monomial in sorted(rest, key=_rank):
+        atom = monomial[0] if len(monomial) == 1 else ""
+        if not isinstance(atom, str) and isinstance(atom[2], int) and rest[monomial] == 1:
+            others = _normal({m: f for m, f in rest.items() if m != monomial})
+            return whole + floordiv(atom[1] + others * atom[2], atom[2] * b)
+    return whole + _floor(_normal(rest), b)
 
 
-def _exact(a: Known, b: Known) -> Known | None:
+def _exact(a: Known, b: Symbolic) -> Known | None:
     """The quotient where ``a`` is a multiple of ``b`` with integer coefficients, by long division; None elsewhere."""
-    divisor = _terms(b)
+    divisor = b.terms
     lead = min(divisor, key=_rank)
     rest = {m: f for m, f in _terms(a).items() if f}
     quotient: dict[Monomial, int] = {}

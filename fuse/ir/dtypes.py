@@ -74,4 +74,4 @@ INTEGER: frozenset[DType] = frozenset(d for d, n in NAME.items() if n.startswith
 
 def name_of(dtype: DType) -> str:
     """ONNX's lower-case name, as in ``float`` for float32."""
-    return NAME.get(dtype, str(dtype))
+    return NAME.get(dtype) or str(dtype)

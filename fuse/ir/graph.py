@@ -7,6 +7,8 @@ never rename the model's interface.  Names are labels; nothing here looks anythi
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -96,6 +98,14 @@ class Value:
     def dtype(self) -> Any:
         """The tensor's dtype as far as known; None for other kinds."""
         return self.type.dtype if isinstance(self.type, TensorType) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tensor of known dtype and fixed dims, 0 otherwise; loads nothing."""
+        if not isinstance(self.type, TensorType) or self.type.dtype is None or self.type.shape is None:
+            return 0
+        fixed = [d for d in self.type.shape if isinstance(d, int)]
+        return math.prod(fixed) * self.type.dtype.itemsize if len(fixed) == len(self.type.shape) else 0
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
@@ -318,7 +328,7 @@ class Graph:
         while node is not None:
             following = node._next
             yield node
-            node = node._next if node.graph is self else following
+            node = node._next if node.graph is self or node.graph is None else following
             while node is not None and node.graph is not self:  # a removed node still knows what stood behind it
                 assert node.graph is None, f"{node} was moved to another graph while this one is walked"
                 node = node._next
@@ -442,6 +452,15 @@ class Model:
         yield self.graph
         for function in self.functions.values():
             yield function.graph
+
+    def operator_counts(self) -> dict[str, int]:
+        """How many nodes of each operator there are, most frequent first."""
+        counts = Counter(node.op for node in self.graph.walk())
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def weight_bytes(self) -> int:
+        """Bytes of all constants in memory, those of subgraphs and functions included."""
+        return sum(v.nbytes for top in self.graphs() for g in top.walk_graphs() for v in g.constants)
 
     def node_count(self) -> int:
         """Nodes of the main graph and its subgraphs; constants are not nodes, functions count where they are called."""
