@@ -108,7 +108,7 @@ def _variadic(step: Any) -> Any:
     return kernel
 
 
-operator("Sum", infer=broadcast, traits=E)(_variadic(np.add))
+operator("Sum", infer=broadcast, traits=C)(_variadic(np.add))
 operator("Max", infer=broadcast, traits=E)(_variadic(np.maximum))
 operator("Min", infer=broadcast, traits=E)(_variadic(np.minimum))
 

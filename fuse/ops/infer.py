@@ -147,7 +147,10 @@ def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[st
     if first.size > CARRIED:
         return out
     if first.dtype == object and all(isinstance(d, (int, np.integer)) for d in first.flat):
-        first = first.astype(out.dtype)
+        try:
+            first = first.astype(out.dtype)
+        except OverflowError:  # sizes are unbounded here, the tensor's integers are not
+            return out
     return Info(TensorType(out.dtype, first.shape), first)
 
 

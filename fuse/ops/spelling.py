@@ -63,9 +63,6 @@ DROPPED: dict[str, dict[str, Any]] = {
     **{n: {"broadcast": 0} for n in "Add Sub Mul Div Pow And Or Xor Equal Greater Less".split()},
 }
 
-#: Defaults of old versions that the newest does not have: operator -> (attribute, value, before which operator set).
-IMPLIED: dict[str, tuple[str, int, int]] = {"Concat": ("axis", 1, 4)}
-
 _BROADCAST = frozenset("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())
 
 
@@ -98,6 +95,16 @@ def _meaning(node: Node, opset: int) -> str:
     return op
 
 
+def _implied(node: Node, opset: int) -> dict[str, int]:
+    """Attributes that the node's version leaves unsaid and its record inside does not."""
+    if node.op == "Concat" and opset < 4:
+        return {"axis": 1}
+    # From set 7 on there is no is_test: Dropout is in inference, BatchNormalization too where it has one output.
+    if opset >= 7 and (node.op == "Dropout-1" or (node.op == "BatchNormalization-1" and len(node.outputs) == 1)):
+        return {"is_test": 1}
+    return {}
+
+
 def bring_up(node: Node, opset: int, graph: Graph) -> dict[str, Attr]:
     """Bring ``node`` (already linked to its values, in ``graph``) to the newest spelling.
 
@@ -112,10 +119,8 @@ def bring_up(node: Node, opset: int, graph: Graph) -> dict[str, Attr]:
         own = node.attrs.get(name)
         if own is not None and (value is None or own.value == value) and opset < 14:
             dropped[name] = node.attrs.pop(name)
-    if node.op in IMPLIED:
-        name, value, before = IMPLIED[node.op]
-        if opset < before and name not in node.attrs:
-            node.attrs[name] = Attr("INT", value, implied=True)
+    for name, value in _implied(node, opset).items():
+        node.attrs.setdefault(name, Attr("INT", value, implied=True))
     for move in MOVED.get(node.op, ()):
         own = node.attrs.get(move.attribute)
         if own is None or opset >= move.since:

@@ -35,7 +35,7 @@ def identity(op: Builder, x: Value) -> Result:
     return x
 
 
-@rewrite("Dropout(x, *rest)", exact="bits")
+@rewrite("(Dropout | Dropout[1])(x, *rest)", exact="bits")
 def dropout(op: Builder, x: Value, root: Node) -> Result:
     """Dropout outside training gives its input."""
     return x if dropout_is_identity(root) else no("it may be in training mode")

@@ -23,7 +23,7 @@ def _fits(op: Builder, conv: Node, z: Value) -> str:
     return "" if ours.dtype in FLOATING else "the sum is not of floating dtype"
 
 
-@rewrite("Add(conv := Conv(x, w, *rest), z)", exact="bits")
+@rewrite("(Add | Sum)(conv := Conv(x, w, *rest), z)", exact="bits")
 def portable(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | None, ...], z: Value) -> Value | No:
     """Into ``fuse::ConvAdd``."""
     reason = _fits(op, conv, z)
@@ -33,7 +33,7 @@ def portable(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | No
     return op.node("fuse::ConvAdd", [x, w, bias, z], conv.attrs)
 
 
-@rewrite("Add(conv := Conv(x, w, *rest), z)", exact="bits")
+@rewrite("(Add | Sum)(conv := Conv(x, w, *rest), z)", exact="bits")
 def runtime(op: Builder, conv: Node, x: Value, w: Value, rest: tuple[Value | None, ...], z: Value) -> Value | No:
     """Into onnxruntime's FusedConv, which takes two spatial dims and float32."""
     reason = _fits(op, conv, z)

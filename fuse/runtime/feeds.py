@@ -53,13 +53,13 @@ def _as_value(value: Value, given: Any, where: str) -> Any:
     return array
 
 
-def _check(
-    value: Value, given: Array, kind: TensorType, bound: dict[str, tuple[int, str]], where: str
-) -> None:
+def _check(value: Value, given: Array, kind: TensorType, bound: dict[str, tuple[int, str]], where: str) -> None:
     label = f"input {quote(value.name)}"
     if kind.dtype is not None and given.dtype != kind.dtype:
         hint = "convert it with numpy's astype"
-        raise InputError(f"{label} is {name_of(given.dtype)}, the model wants {name_of(kind.dtype)}", where=where, hint=hint)
+        raise InputError(
+            f"{label} is {name_of(given.dtype)}, the model wants {name_of(kind.dtype)}", where=where, hint=hint
+        )
     if kind.shape is None:
         return
     fits = len(kind.shape) == given.ndim and all(

@@ -13,6 +13,7 @@ from fuse.ir.types import MapType, OptionalType, SequenceType, SparseType, Tenso
 from fuse.model.load import load
 from fuse.runtime.interpret import Interpreter
 from fuse.runtime.threads import blas_threads
+from fuse.zoo import resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class NodeArg:
 
 
 class InferenceSession:
-    """Runs one model: a path, bytes, a ``ModelProto``, a zoo name's path, or a loaded ``Model``.
+    """Runs one model: a path, bytes, the name of an embedded model, a ``ModelProto``, or a loaded ``Model``.
 
     ``threads`` is the number of threads of the matrix products (None: what NumPy's BLAS is set to).
     """
@@ -33,7 +34,7 @@ class InferenceSession:
     def __init__(self, path_or_model: Any, *, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise InputError(f"threads is {threads}; at least one is needed")
-        self._model: Model = load(path_or_model)
+        self._model: Model = load(resolve(path_or_model))
         self._interpreter = Interpreter(self._model)
         self._threads = threads
 
@@ -59,7 +60,7 @@ class InferenceSession:
 
 def _arg(name: str, kind: Type | None) -> NodeArg:
     shape = kind.shape if isinstance(kind, (TensorType, SparseType)) else None
-    dims = [d if d is None or isinstance(d, int) else str(d) for d in shape or ()]
+    dims = [d if d is None or isinstance(d, int) else d.name or str(d) for d in shape or ()]
     return NodeArg(name, _spelled(kind), dims)
 
 

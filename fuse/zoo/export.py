@@ -108,11 +108,9 @@ def _source(name: str, torch: Any, torchvision: Any) -> Source:
 
 
 def _mlp(nn: Any) -> Source:
-    """A classifier of 28 x 28 images with one of each layer that a multilayer perceptron has."""
-    layers: list[Any] = []
-    for wide, narrow in ((784, 256), (256, 128)):
-        layers += [nn.Linear(wide, narrow), nn.BatchNorm1d(narrow), nn.ReLU(), nn.Dropout(0.2)]
-    return Source(nn.Sequential(*layers, nn.Linear(128, 10)).eval(), (1, 784), batch="batch")
+    """A classifier of four measurements into three kinds, with one of each layer that a multilayer perceptron has."""
+    layers = [nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3), nn.Softmax(dim=-1)]
+    return Source(nn.Sequential(*layers).eval(), (1, 4), batch="batch")
 
 
 _OWN: dict[str, Callable[[Any], Source]] = {"mlp": _mlp}

@@ -54,6 +54,19 @@ def test_a_residual_sum_goes_before_the_activation(op, swap):
     assert journal.removed_by_stage() | {"residual": 1, "activation": 1} == journal.removed_by_stage()
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_sum_of_two_is_a_residual_too(swap):
+    layer, consts, shape = LAYERS["Conv"]
+    total = node("Sum", ["z", "c"] if swap else ["c", "z"], ["y"])
+    proto = model([layer, total], {"x": shape, "z": [2, 4, 5, 5]}, ["y"], consts)
+    result, _ = same_answers(proto, [{"x": rand(*shape), "z": rand(2, 4, 5, 5)}], exact=True)
+    assert ops(result) == ["fuse::ConvAdd"]
+    more = node("Sum", ["c", "z", "z"], ["y"])
+    proto = model([layer, more], {"x": shape, "z": [2, 4, 5, 5]}, ["y"], consts)
+    result, _ = same_answers(proto, [{"x": rand(*shape), "z": rand(2, 4, 5, 5)}], exact=True)
+    assert ops(result) == ["Conv", "Sum"]
+
+
 def test_a_sum_of_two_convolutions_takes_the_second_in():
     nodes = [
         node("Conv", ["x", "w"], ["c"]),

@@ -137,6 +137,15 @@ def test_the_mask_of_a_dropout_keeps_it():
     assert "Dropout" in ops(result)
 
 
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13])
+@pytest.mark.parametrize("mask", [False, True])
+def test_dropout_of_every_age_goes_while_its_mask_is_unread(opset, mask):
+    ratio = {} if opset >= 12 else {"ratio": 0.3}
+    nodes = [node("Dropout", ["x"], ["d", "m"] if mask else ["d"], **ratio), node("Neg", ["d"], ["y"])]
+    result, _ = same_answers(model(nodes, {"x": [2, 3]}, ["y"], opset=opset), [{"x": SPECIAL}], exact=True)
+    assert ops(result) == ["Neg"]
+
+
 def test_a_dropout_that_may_train_stays():
     proto = model(
         [node("Dropout", ["x", "r", "t"], ["d"]), node("Neg", ["d"], ["y"])],

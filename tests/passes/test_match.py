@@ -32,6 +32,10 @@ def test_names_of_other_domains_are_attributes():
     assert parse("fuse.ConvAdd(x, w)").ops == {"fuse::ConvAdd"}
 
 
+def test_old_meanings_are_subscripts():
+    assert parse("(Dropout | Dropout[1])(x)").ops == {"Dropout", "Dropout-1"}
+
+
 @pytest.mark.parametrize("text", ["x", "Relu(x, k=1)", "Relu(x + 1)", "Relu(", "3", "[Relu](x)"])
 def test_refuses_what_is_no_pattern(text):
     with pytest.raises(SyntaxError):
