@@ -196,7 +196,8 @@ def _operand(pattern: Pattern | None, value: Value | None, so_far: Match) -> Ite
             yield Match({**so_far.bound, pattern.name: value}, so_far.nodes)
         return
     producer = value.producer
-    if producer is not None and value is producer.outputs[0]:
+    # A node of the graph around stays there: a loop's body would compute it again in every round.
+    if producer is not None and value is producer.outputs[0] and producer.graph is so_far.nodes[0].graph:
         yield from _node(pattern, producer, so_far)
 
 

@@ -130,6 +130,21 @@ def test_a_layer_inside_a_branch_is_fused_there():
     assert "fuse::GemmRelu" in inner and "Relu" not in inner
 
 
+def test_a_layer_outside_a_branch_does_not_move_into_it():
+    layer, consts, shape = LAYERS["Gemm"]
+    then = helper.make_graph([activation("Relu")], "t", [], [helper.make_tensor_value_info("y", F32, None)])
+    orelse = helper.make_graph([node("Neg", ["x"], ["e"])], "e", [], [helper.make_tensor_value_info("e", F32, None)])
+    proto = model(
+        [layer, node("If", ["k"], ["z"], then_branch=then, else_branch=orelse)],
+        {"x": shape, "k": (BOOL, [])},
+        {"z": [None, None]},
+        consts,
+    )
+    feeds = [{"x": rand(*shape), "k": np.array(flag)} for flag in (True, False)]
+    result, _ = same_answers(proto, feeds, exact=True)
+    assert ops(result) == ["Gemm", "If"]
+
+
 def test_the_onnx_target_fuses_nothing():
     layer, consts, shape = LAYERS["Conv"]
     proto = model([layer, activation("Relu")], {"x": shape}, ["y"], consts)
