@@ -23,8 +23,14 @@ class Limits:
     """A file beyond this is written with external data: protobuf itself ends at 2 GiB."""
     inlined_calls: int = 100_000
     """Calls of local functions that a model may make when all of them are expanded."""
+    inlined_nodes: int = 1_000_000
+    """Nodes that a model may have when all calls of local functions are expanded."""
+    nesting: int = 32
+    """How deep subgraphs may stand in each other: protobuf reads no deeper file."""
+    mapped_files: int = 128
+    """Data files that are mapped into memory; each mapping holds a file descriptor."""
     name_bytes: int = 64 * 1024
-    """The longest name that is accepted."""
+    """The longest name that is accepted, in bytes."""
     rank: int = 64
     """NumPy handles 64 dimensions."""
     dense_bytes: int = 1 << 30

@@ -18,7 +18,7 @@ from fuse.ir.dtypes import STRING, Array
 from fuse.ir.graph import Model
 from fuse.ir.types import TensorType
 from fuse.planner.lifetime import MOST_BYTES
-from fuse.verify.inputs import make_inputs
+from fuse.proof.inputs import make_inputs
 
 _FORMAT = "write it with numpy.save or numpy.savez, without pickled objects"
 

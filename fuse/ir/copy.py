@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from fuse.errors import ModelError, quote
 from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
 
 Mapped = dict[Value, Value | None]
@@ -11,15 +13,20 @@ Bindings = Mapping[str, Attr]
 
 
 def copy_model(model: Model) -> Model:
-    """A model of its own: the same names and the same (read-only) arrays, no node or value shared."""
-    functions = {
-        key: Function(
-            f.domain, f.name, f.overload, copy_graph(f.graph, {}), f.attributes, f.defaults, f.opsets, f.extra
-        )
-        for key, f in model.functions.items()
-    }
+    """A model of its own: the same names and the same (read-only) arrays, and nothing that can change is shared."""
+    functions = {key: copy_function(function) for key, function in model.functions.items()}
     return Model(
         copy_graph(model.graph, {}), model.ir_version, dict(model.opsets), functions, model.extra, model.source
+    )
+
+
+def copy_function(function: Function) -> Function:
+    """A function of its own."""
+    return replace(
+        function,
+        graph=copy_graph(function.graph, {}),
+        defaults={name: _copy_attr(attr, {}, None) for name, attr in function.defaults.items()},
+        opsets=dict(function.opsets),
     )
 
 
@@ -35,7 +42,8 @@ def copy_graph(graph: Graph, mapped: Mapped, bindings: Bindings | None = None) -
     copy_body(graph, result, mapped, bindings)
     for slot in graph.outputs:
         shown = mapped.get(slot.value, slot.value)
-        assert shown is not None
+        if shown is None:
+            raise ModelError(f"output {quote(slot.name)} of a subgraph is an input that the function call leaves out")
         result.add_output(slot.name, shown, slot.type).info = slot.info
     result.listed = [copied for v in graph.listed if (copied := mapped.get(v)) is not None]
     return result
@@ -54,53 +62,55 @@ def copy_body(
 
 def _copy_value(value: Value) -> Value:
     result = Value(value.name, value.type)
-    result._data = value._data
-    result.info, result.extra, result.origin = value.info, value.extra, value.origin
+    result._data, result.info, result.extra = value._data, value.info, value.extra
+    result.origin = None if value.origin is None else replace(value.origin)
     return result
 
 
 def _copy_node(node: Node, mapped: Mapped, bindings: Bindings | None) -> Node:
-    outputs: list[Value | None] = []
-    for value in node.outputs:
-        copied = None if value is None else _copy_value(value)
-        if value is not None:
-            mapped[value] = copied
-        outputs.append(copied)
     attrs: dict[str, Attr] = {}
     for name, attr in node.attrs.items():
-        bound = _bound(attr, mapped, bindings)
-        if bound is not None:
-            attrs[name] = bound
+        if not attr.reference or bindings is None:
+            attrs[name] = _copy_attr(attr, mapped, bindings)
+        elif attr.reference in bindings:  # the caller's own; one that it leaves out is left out here too
+            attrs[name] = _copy_attr(bindings[attr.reference], {}, None)
     inputs = [None if v is None else mapped.get(v, v) for v in node.inputs]
+    outputs = [None if v is None else _copy_value(v) for v in node.outputs]
+    mapped.update((v, w) for v, w in zip(node.outputs, outputs, strict=True) if v is not None)
     result = Node(node.op, inputs, outputs, attrs, node.name)
     result.overload, result.extra, result.sources = node.overload, node.extra, node.sources
     return result
 
 
-def _bound(attr: Attr, mapped: Mapped, bindings: Bindings | None) -> Attr | None:
-    """The attribute in the copy: a reference resolved (None where the call leaves it out), graphs copied."""
-    if attr.reference:
-        return attr if bindings is None else bindings.get(attr.reference)
-    if attr.kind == "GRAPH":
-        return Attr(attr.kind, copy_graph(attr.value, mapped, bindings), implied=attr.implied, extra=attr.extra)
-    if attr.kind == "GRAPHS":
-        return Attr(attr.kind, tuple(copy_graph(g, mapped, bindings) for g in attr.value), extra=attr.extra)
-    return attr
+def _copy_attr(attr: Attr, mapped: Mapped, bindings: Bindings | None) -> Attr:
+    value = attr.value
+    if attr.kind == "GRAPH" and not attr.reference:
+        value = copy_graph(value, mapped, bindings)
+    elif attr.kind == "GRAPHS" and not attr.reference:
+        value = tuple(copy_graph(graph, mapped, bindings) for graph in value)
+    return replace(attr, value=value)
 
 
 def inline(node: Node, function: Function) -> list[Node]:
-    """Put the body of ``function`` in the place of ``node``, which calls it; returns the new nodes."""
-    graph = node.graph
+    """Put the body of ``function`` in the place of ``node``, which calls it; returns the new nodes.
+
+    Raises ``ModelError`` where the body hands on an input that the call leaves out; the graph is unchanged then.
+    """
+    graph, body = node.graph, function.graph
     assert graph is not None
-    mapped: Mapped = {value: node.input(i) for i, value in enumerate(function.graph.inputs)}
-    nodes = copy_body(function.graph, graph, mapped, {**function.defaults, **node.attrs}, before=node)
+    mapped: Mapped = {value: node.input(i) for i, value in enumerate(body.inputs)}
+    pairs = [(v, slot) for v, slot in zip(node.outputs, body.outputs, strict=False) if v is not None and v.uses]
+    for _, slot in pairs:
+        if mapped.get(slot.value, slot.value) is None:
+            raise ModelError(f"output {quote(slot.name)} is an input of the function that the call leaves out")
+    nodes = copy_body(body, graph, mapped, {**function.defaults, **node.attrs}, before=node)
+    made = set(nodes)
     for copied in nodes:
         copied.sources = node.sources or copied.sources
-    for value, slot in zip(node.outputs, function.graph.outputs, strict=False):
-        shown = mapped.get(slot.value)
-        if value is None or shown is None:
-            continue
-        if shown.producer in nodes:
+    for value, slot in pairs:
+        shown = mapped[slot.value]
+        assert shown is not None
+        if shown.producer in made:
             shown.name, shown.info = value.name, value.info
         value.replace_by(shown)
     graph.remove(node)

@@ -57,6 +57,8 @@ PACKED_BITS: dict[DType, int] = {
     BY_NAME["float4e2m1"]: 4,
     BY_NAME["uint2"]: 2,
     BY_NAME["int2"]: 2,
+    BY_NAME["float6e2m3"]: 6,
+    BY_NAME["float6e3m2"]: 6,
 }
 
 STRING = BY_NAME["string"]

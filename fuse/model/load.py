@@ -8,402 +8,301 @@ understood fields cleared, and the saver merges it back.
 from __future__ import annotations
 
 import os
-import stat
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import defs
 
-from fuse.errors import FuseError, InputError, LimitError, ModelError, UnsupportedError, quote
+from fuse.errors import FuseError, InputError, ModelError, UnsupportedError, quote
 from fuse.ir.graph import Function, Graph, Model, Node, Origin, Value
+from fuse.ir.types import TensorType, Type
 from fuse.limits import DEFAULT, Limits
+from fuse.model.calls import Key, check_calls, key_of
 from fuse.model.external import DataFiles
-from fuse.model.nodes import AttributeReader, checked_schema
+from fuse.model.file import parse, read_file, shown
+from fuse.model.nodes import STANDARD, AttributeReader, checked_formal, newest_opset, node_rest
 from fuse.model.order import in_order
 from fuse.model.rest import rest_of
-from fuse.model.tensors import densify, read_tensor, read_type
+from fuse.model.scope import Scope, check_name, text
+from fuse.model.tensors import read_tensor, read_type, tensor_rest
 from fuse.ops.fused import restore
 from fuse.ops.spelling import bring_up
+
+Opsets = dict[str, int]
+Parameters = frozenset[str] | None
+
+_MODEL = frozenset({"graph", "ir_version", "opset_import", "functions"})
+_GRAPH = frozenset({"node", "name", "initializer", "sparse_initializer", "input", "output", "value_info"})
+_FUNCTION = frozenset({
+    "name", "domain", "overload", "input", "output", "node", "attribute", "attribute_proto", "opset_import",
+    "value_info",
+})  # fmt: skip
+
 
 def load(source: Any, *, data_dir: str | os.PathLike[str] | None = None, limits: Limits = DEFAULT) -> Model:
     """The model in ``source``: a path, the bytes of a file, or a ``ModelProto`` (a ``Model`` passes through).
 
-    ``data_dir`` is where external data lies when it is not the model's own directory.  Raises ``InputError`` for a path
-    that cannot be read, ``ModelError`` and ``UnsupportedError`` for what is in it; nothing else.
+    External data is looked for in ``data_dir``, where given, then beside the model.  Raises ``InputError`` for a path
+    that cannot be read, ``ModelError``, ``UnsupportedError`` and ``LimitError`` for what is in it; nothing else.
     """
     if isinstance(source, Model):
         return source
     name, directory = "model", None
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        name, directory = path.name, path.parent
-        source = read_file(path, limits)
+        name, directory = shown(path.name), path.parent
+        source = read_file(path)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        proto = parse(bytes(source), name)
-    elif isinstance(source, onnx.ModelProto):
-        proto = source
-    else:
+        source = parse(bytes(source), name)
+    if not isinstance(source, onnx.ModelProto):
         raise InputError(f"a model is a path, bytes or a ModelProto, not {type(source).__name__}")
-    files = DataFiles(Path(data_dir) if data_dir is not None else directory)
+    files = DataFiles(directory, Path(data_dir) if data_dir is not None else None, limits)
     try:
-        model = _Loader(proto, files, limits).model()
+        model = _Loader(source, files, limits).model(source)
     except FuseError as error:
         raise error.within(name) from None
     model.source = name
     return model
 
 
-def read_file(path: Path, limits: Limits = DEFAULT) -> bytes:
-    """The bytes of a regular file of at most 2 GiB."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError("is not a regular file", where=str(path), hint="give the path of an .onnx file")
-        if status.st_size > (1 << 31) - 1:
-            hint = "a protobuf file ends at 2 GiB: save the weights as external data"
-            raise InputError(f"has {status.st_size:,} bytes", where=str(path), hint=hint)
-        return path.read_bytes()
-    except FileNotFoundError:
-        hint = "check the path; `fuse show` without a model lists the embedded ones"
-        raise InputError("no such file", where=str(path), hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise InputError(getattr(error, "strerror", None) or str(error), where=quote(path)[1:-1]) from None
-
-
-def parse(data: bytes, name: str) -> onnx.ModelProto:
-    """The ModelProto in ``data``, or a ``ModelError`` that says what is there instead."""
-    hint = "give a file that an ONNX exporter wrote; a broken download is the usual cause"
-    if not data:
-        raise ModelError("the file is empty", where=name, hint=hint)
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except (DecodeError, RecursionError, ValueError) as error:
-        what = "is text, not an ONNX model" if _is_text(data) else "is not an ONNX model, or is cut short"
-        raise ModelError(f"{what} ({type(error).__name__})", where=name, hint=hint) from None
-    if not proto.HasField("graph") or not proto.HasField("ir_version"):
-        raise ModelError("is not an ONNX model: it holds no graph or no IR version", where=name, hint=hint)
-    return proto
-
-
-def _is_text(data: bytes) -> bool:
-    head = data[:1024]
-    return b"\0" not in head and sum(c < 9 or 13 < c < 32 for c in head) == 0
-
-
-Scope = dict[str, Value]
-
-
 class _Loader:
-    def __init__(self, proto: onnx.ModelProto, files: DataFiles, limits: Limits) -> None:
-        self.proto, self.files, self.limits = proto, files, limits
-        self.opsets = self._opsets(proto.opset_import)
-        self.attributes = AttributeReader(files, limits, self.subgraph)
-        self.functions = {self._key(f): f for f in proto.functions}
+    """Converts one model.  It does not hold on to the proto, whose weights would then be in memory twice."""
 
-    def model(self) -> Model:
-        proto = self.proto
-        if not 1 <= proto.ir_version <= onnx.IR_VERSION:
-            hint = f"this installation of onnx knows IR versions 1 to {onnx.IR_VERSION}"
+    def __init__(self, proto: onnx.ModelProto, files: DataFiles, limits: Limits) -> None:
+        self.files, self.limits, self.ir_version = files, limits, proto.ir_version
+        self.opsets = _opsets(proto.opset_import)
+        if not proto.opset_import and proto.ir_version < 3:
+            self.opsets = {"": 1}  # what files meant before they could say it
+        self.arity = {key_of(f): (len(f.input), len(f.output)) for f in proto.functions}
+        self.called = {key[0] for key in self.arity}
+
+    def model(self, proto: onnx.ModelProto) -> Model:
+        newest = onnx.IR_VERSION
+        if not 1 <= proto.ir_version <= newest:
+            hint = f"this installation of onnx knows IR versions 1 to {newest}"
             raise UnsupportedError(f"IR version {proto.ir_version} is not supported", hint=hint)
-        if "" not in self.opsets and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
-            raise ModelError("the model imports no operator set", hint="opset_import is empty or lacks ai.onnx")
-        if len(self.functions) < len(proto.functions):
+        if not self.opsets:
+            raise ModelError("the model imports no operator set", hint="opset_import is empty")
+        if len(self.arity) < len(proto.functions):
             raise ModelError("two functions have the same domain, name and overload")
-        self._check_calls()
+        check_calls({key_of(f): f for f in proto.functions}, proto.graph.node, self.limits)
         model = Model(Graph(), proto.ir_version, dict(self.opsets))
-        for key, function in self.functions.items():
-            try:
-                model.functions[key] = self._function(function)
-            except FuseError as error:
-                raise error.within(f"function {quote(key[0])}") from None
+        for function in proto.functions:
+            converted = self._function(function)
+            model.functions[converted.key] = converted
         if not proto.graph.node and not proto.graph.output:
             raise ModelError("the graph is empty")
-        model.graph = self._graph(proto.graph, {}, self.opsets, main=True)
+        body = _Body(self, self.opsets, None)
+        model.graph = body.graph(proto.graph, Scope(self.limits), legacy=proto.ir_version < 4)
         if not model.graph.outputs:
             raise ModelError("the graph has no outputs")
-        model.extra = rest_of(proto, "graph", "ir_version", "opset_import", "functions")
+        model.extra = rest_of(proto, _MODEL)
         restore(model)
         return model
 
-    # ---- versions
-
-    def _opsets(self, imports: Any) -> dict[str, int]:
-        opsets: dict[str, int] = {}
-        for entry in imports:
-            domain = "" if entry.domain == "ai.onnx" else entry.domain
-            if opsets.get(domain, entry.version) != entry.version:
-                raise ModelError(f"operator set of domain {quote(entry.domain)} is imported twice, in different versions")
-            newest = defs.onnx_opset_version()
-            if domain == "" and not 1 <= entry.version <= newest:
-                hint = f"operator sets 1 to {newest} are known here"
-                raise UnsupportedError(f"operator set {entry.version} is not supported", hint=hint)
-            opsets[domain] = entry.version
-        return opsets
-
-    # ---- functions
-
-    @staticmethod
-    def _key(proto: Any) -> tuple[str, str]:
-        name = proto.name if isinstance(proto, onnx.FunctionProto) else proto.op_type
-        return (f"{proto.domain}::{name}" if proto.domain else name), proto.overload
-
-    def _check_calls(self) -> None:
-        """Refuse functions that call themselves, and models whose calls multiply beyond the budget."""
-        calls = {key: list(self._called(f.node)) for key, f in self.functions.items()}
-        cost: dict[tuple[str, str], int] = {}
-        state: dict[tuple[str, str], int] = {}
-        for root in calls:
-            stack = [root]
-            while stack:
-                key = stack[-1]
-                if state.get(key) is None:
-                    state[key] = 1
-                    for inner in calls[key]:
-                        if state.get(inner) == 1:
-                            raise ModelError(f"function {quote(inner[0])} calls itself")
-                        if state.get(inner) is None:
-                            stack.append(inner)
-                else:
-                    stack.pop()
-                    if state[key] == 1:
-                        state[key] = 2
-                        cost[key] = min(1 + sum(cost[c] for c in calls[key]), 1 << 62)
-        total = sum(cost[c] for c in self._called(self.proto.graph.node))
-        if total > self.limits.inlined_calls:
-            raise LimitError(f"local functions expand to more than {self.limits.inlined_calls:,} calls")
-
-    def _called(self, nodes: Any) -> Any:
-        stack = [nodes]
-        while stack:
-            for node in stack.pop():
-                if node.domain and self._key(node) in self.functions:
-                    yield self._key(node)
-                for attribute in node.attribute:
-                    stack.extend([attribute.g.node] if attribute.HasField("g") else [])
-                    stack.extend(g.node for g in attribute.graphs)
-
     def _function(self, proto: onnx.FunctionProto) -> Function:
-        if not proto.name or not proto.domain or proto.domain == "ai.onnx":
-            raise ModelError("a local function needs a name and a domain of its own")
-        opsets = {**self.opsets, **self._opsets(proto.opset_import)}
-        graph = Graph(proto.name)
-        scope: Scope = {}
+        name, domain = text(proto.name, "function"), text(proto.domain, "domain")
+        try:
+            if not name or domain in ("", "ai.onnx"):
+                raise ModelError("a local function needs a name and a domain of its own")
+            own = _opsets(proto.opset_import)
+            names = [text(n, "attribute") for n in (*proto.attribute, *(a.name for a in proto.attribute_proto))]
+            if len(set(names)) < len(names):
+                raise ModelError("two attributes have the same name")
+            body = _Body(self, {**self.opsets, **own}, frozenset(names))
+            graph = body.function(proto)
+            defaults = {
+                a.name: body.attributes.read(a, Scope(self.limits), body.opsets, None) for a in proto.attribute_proto
+            }
+        except FuseError as error:
+            raise error.within(f"function {quote(key_of(proto)[0])}") from None
+        overload = text(proto.overload, "overload")
+        rest = rest_of(proto, _FUNCTION)
+        return Function(domain, name, overload, graph, tuple(proto.attribute), defaults, own, rest)
+
+
+def _opsets(imports: Any) -> Opsets:
+    opsets: Opsets = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else text(entry.domain, "domain")
+        if opsets.get(domain, entry.version) != entry.version:
+            what = f"operator set of domain {quote(domain or 'ai.onnx')} is imported twice, in different versions"
+            raise ModelError(what)
+        if domain in STANDARD and not 1 <= entry.version <= newest_opset(domain):
+            what = f"operator set {entry.version} of domain {quote(domain or 'ai.onnx')} is not supported"
+            raise UnsupportedError(what, hint=f"operator sets 1 to {newest_opset(domain)} are known here")
+        opsets[domain] = entry.version
+    return opsets
+
+
+class _Body:
+    """Converts what shares operator sets: the main graph with the graphs in it, or one function's body."""
+
+    def __init__(self, loader: _Loader, opsets: Opsets, parameters: Parameters) -> None:
+        self.loader, self.limits, self.opsets, self.parameters = loader, loader.limits, opsets, parameters
+        self.attributes = AttributeReader(loader.files, loader.limits, self._inner)
+
+    def function(self, proto: onnx.FunctionProto) -> Graph:
+        graph, scope = Graph(proto.name), Scope(self.limits)
         for name in proto.input:
-            scope[_fresh(name, scope, "function input")] = graph.add_input(Value(name))
-        self._infos(proto.value_info, self._nodes(proto.node, graph, scope, {}, opsets), graph)
+            graph.add_input(scope.define(name, Value(name), "function input"))
+        self._nodes(proto.node, graph, scope)
+        _declare(proto.value_info, scope, graph)
         for name in proto.output:
-            graph.add_output(name, _visible(name, scope, {}, "function output"))
-        defaults = {a.name: self.attributes.read(a, graph, scope, opsets) for a in proto.attribute_proto}
-        rest = rest_of(
-            proto, "name", "domain", "overload", "input", "output", "node", "attribute", "attribute_proto",
-            "opset_import", "value_info",
-        )  # fmt: skip
-        own = self._opsets(proto.opset_import)
-        return Function(
-            proto.domain, proto.name, proto.overload, graph, tuple(proto.attribute), defaults, own, extra=rest
-        )
+            graph.add_output(name, scope.need(name, "function output"))
+        return graph
 
-    # ---- graphs
-
-    def subgraph(self, proto: onnx.GraphProto, outer: Mapping[str, Value], opsets: dict[str, int]) -> Graph:
-        """The IR of a subgraph; ``outer`` holds every value visible around it."""
-        return self._graph(proto, outer, opsets, main=False)
-
-    def _graph(self, proto: onnx.GraphProto, outer: Mapping[str, Value], opsets: dict[str, int], main: bool) -> Graph:
-        graph = Graph(proto.name)
-        scope: Scope = {}
-        declared = {info.name: info for info in proto.input}
-        if len(declared) < len(proto.input):
-            raise ModelError("two graph inputs have the same name")
-        stored = {t.name for t in proto.initializer} | {t.values.name for t in proto.sparse_initializer}
-        legacy = main and self.proto.ir_version < 4
+    def graph(self, proto: onnx.GraphProto, scope: Scope, legacy: bool = False) -> Graph:
+        """The IR of a graph.  ``legacy`` lists every initializer as an input, which makes it no input for that."""
+        graph = Graph(text(proto.name, "graph"))
+        stored = {t.name for t in proto.initializer} if legacy else ()
         for info in proto.input:
-            if legacy and info.name in stored:
-                continue  # before IR version 4 every initializer had to be listed as an input
-            value = graph.add_input(self._value(info))
-            scope[_fresh(info.name, outer, "graph input")] = value
+            if info.name not in stored:
+                value = Value(info.name, _claimed(info))
+                value.info = info.SerializeToString()
+                graph.add_input(scope.define(info.name, value, "graph input"))
+        listed = {info.name: info for info in proto.input} if legacy else {}
+        if legacy and len(listed) < len(proto.input):
+            raise ModelError("two graph inputs have the same name")
         for tensor in proto.initializer:
-            self._initializer(tensor, graph, scope, outer, declared)
+            self._initializer(tensor, graph, scope, listed.get(tensor.name))
         for sparse in proto.sparse_initializer:
-            name = _fresh(sparse.values.name, scope, "sparse initializer")
-            scope[name] = graph.add_const(densify(sparse, self.files, self.limits), name)
-            scope[name].origin = Origin("sparse_initializer", extra=sparse.SerializeToString())
-        if legacy:
-            graph.listed = [scope[info.name] for info in proto.input]
-        made = self._nodes(proto.node, graph, scope, outer, opsets)
+            self._sparse(sparse, graph, scope)
+        graph.listed = [scope.need(name, "graph input") for name in listed]
+        self._nodes(proto.node, graph, scope)
         for info in proto.output:
             if not info.name:
                 raise ModelError("a graph output has no name")
-            value = _visible(info.name, scope, outer, "graph output")
-            slot = graph.add_output(info.name, value, _claimed(info))
+            slot = graph.add_output(info.name, scope.need(info.name, "graph output"), _claimed(info))
             slot.info = info.SerializeToString()
-        self._infos(proto.value_info, made, graph)
-        left = rest_of(proto, "node", "name", "initializer", "sparse_initializer", "input", "output", "value_info")
-        graph.extra = left + graph.extra
+        _declare(proto.value_info, scope, graph)
+        graph.extra += rest_of(proto, _GRAPH)
         return graph
 
-    def _value(self, info: onnx.ValueInfoProto) -> Value:
-        if not info.name:
-            raise ModelError("a graph input has no name")
-        self._check_name(info.name)
-        value = Value(info.name, _claimed(info))
-        value.info = info.SerializeToString()
-        return value
+    def _inner(self, proto: onnx.GraphProto, outer: Scope, opsets: Opsets) -> Graph:
+        return self.graph(proto, Scope(self.limits, outer))
 
-    def _initializer(
-        self, tensor: Any, graph: Graph, scope: Scope, outer: Mapping[str, Value], declared: dict[str, Any]
-    ) -> None:
+    def _initializer(self, tensor: Any, graph: Graph, scope: Scope, listed: Any) -> None:
         name = tensor.name
-        self._check_name(name)
-        if not name:
-            raise ModelError("an initializer has no name")
-        existing = scope.get(name)
+        default = scope.own.get(name)
         try:
-            kind, data = read_tensor(tensor, self.files, self.limits)
+            kind, data = read_tensor(tensor, self.loader.files, self.limits)
+            declared = default.type if default is not None else _claimed(listed) if listed is not None else None
+            if not _agree(declared, kind):
+                raise ModelError(f"is {kind} and declared as {declared}")
         except FuseError as error:
             raise error.within(f"initializer {quote(name)}") from None
-        if existing is not None and existing in graph.inputs and existing.data is None:
-            value = existing
-            value.set_data(data)
+        if default is not None and not default.is_const and default.data is None:
+            default.set_data(data)
+            value = default
         else:
             value = graph.add_const(data, name, kind)
-            scope[_fresh(name, _Chain(scope, outer), "initializer")] = value
-            if name in declared:
-                value.info = declared[name].SerializeToString()
-        value.extra = _tensor_rest(tensor)
+            scope.define(name, value, "initializer")
+            value.info = listed.SerializeToString() if listed is not None else b""
+        value.extra = tensor_rest(tensor, named=True)
 
-    def _check_name(self, name: str) -> None:
-        if len(name) > self.limits.name_bytes:
-            raise LimitError(f"a name has {len(name):,} characters, more than {self.limits.name_bytes:,}")
+    def _sparse(self, proto: onnx.SparseTensorProto, graph: Graph, scope: Scope) -> None:
+        kept = onnx.SparseTensorProto()
+        kept.CopyFrom(proto)
+        name = kept.values.name
+        try:
+            value = graph.add_const(self.attributes.dense(kept), name)
+            self.attributes.fetch(kept.values)
+            self.attributes.fetch(kept.indices)
+        except FuseError as error:
+            raise error.within(f"sparse initializer {quote(name)}") from None
+        scope.define(name, value, "sparse initializer")
+        value.origin = Origin("sparse_initializer", extra=kept.SerializeToString())
 
     # ---- nodes
 
-    def _nodes(
-        self, protos: Any, graph: Graph, scope: Scope, outer: Mapping[str, Value], opsets: dict[str, int]
-    ) -> Scope:
-        """Convert the nodes into ``graph``; returns every value by name, for the value infos."""
-        ordered, moved = in_order(list(protos), set(scope), outer)
-        if moved:
+    def _nodes(self, protos: Any, graph: Graph, scope: Scope) -> None:
+        nodes = list(protos)
+        ordered = in_order(nodes, scope)
+        if ordered is not nodes:
             warnings.warn("nodes were out of order and have been sorted", stacklevel=2)
         for proto in ordered:
-            label = proto.name or next(iter(proto.output), "")
             try:
-                self._node(proto, graph, scope, outer, opsets)
+                self._node(proto, graph, scope)
             except FuseError as error:
+                label = proto.name or next(iter(proto.output), "")
                 raise error.within(f"node {quote(label)} ({quote(proto.op_type)[1:-1]})") from None
-        return scope
 
-    def _node(
-        self, proto: Any, graph: Graph, scope: Scope, outer: Mapping[str, Value], opsets: dict[str, int]
-    ) -> None:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        schema = None
-        key = self._key(proto)
-        if not (domain and key in self.functions):
-            schema = checked_schema(proto, domain, opsets)
-        self._check_name(proto.name)
-        visible = _Chain(scope, outer)
-        attrs = {a.name: self.attributes.read(a, graph, visible, opsets, schema) for a in proto.attribute}
+    def _node(self, proto: onnx.NodeProto, graph: Graph, scope: Scope) -> None:
+        op_type, domain = text(proto.op_type, "operator"), text(proto.domain, "domain")
+        domain = "" if domain == "ai.onnx" else domain
+        op = f"{domain}::{op_type}" if domain else op_type
+        check_name(proto.name, "node name", self.limits)
+        formal = None
+        if domain and op in self.loader.called:
+            self._check_call((op, proto.overload), proto)
+        else:
+            formal = checked_formal(proto, domain, self.opsets)
+        if op == "Constant" and not any(a.ref_attr_name for a in proto.attribute):
+            scope.define(proto.output[0], self.attributes.constant(proto, graph, scope, formal), "value")
+            return
+        read = self.attributes.read
+        attrs = {a.name: read(a, scope, self.opsets, self.parameters, formal) for a in proto.attribute}
         if len(attrs) < len(proto.attribute):
             raise ModelError("an attribute is given twice")
-        if proto.op_type == "Constant" and not domain and not _refers(proto):
-            value = self.attributes.constant(proto, graph, attrs)
-            scope[_fresh(proto.output[0], _Chain(scope, outer), "value")] = value
-            return
-        inputs = [None if not name else _visible(name, scope, outer, "input") for name in proto.input]
-        outputs: list[Value | None] = []
-        for name in proto.output:
-            self._check_name(name)
-            if not name:
-                outputs.append(None)
-                continue
-            value = Value(name)
-            scope[_fresh(name, visible, "value")] = value
-            outputs.append(value)
-        node = Node(f"{domain}::{proto.op_type}" if domain else proto.op_type, inputs, outputs, attrs, proto.name)
-        node.overload = proto.overload
-        node.sources = (proto.name or next((n for n in proto.output if n), ""),)
+        inputs = [scope.need(name, "input") if name else None for name in proto.input]
+        outputs = [Value(name) if name else None for name in proto.output]
+        for value in outputs:
+            if value is not None:
+                scope.define(value.name, value, "value")
+        node = Node(op, inputs, outputs, attrs, proto.name)
+        node.overload = text(proto.overload, "overload")
+        node.sources = (proto.name or next(filter(None, proto.output), ""),)
+        node.extra = node_rest(proto)
         graph.append(node)
-        left = onnx.NodeProto()
-        left.MergeFromString(
-            rest_of(proto, "input", "output", "name", "op_type", "domain", "overload", "attribute")
-        )
-        if schema is not None and not domain:
-            dropped = bring_up(node, opsets[""], graph)
+        if formal is not None and not domain:
+            self._respell(proto, node, graph)
+
+    def _respell(self, proto: onnx.NodeProto, node: Node, graph: Graph) -> None:
+        """Bring the node to the newest spelling; attributes that mean nothing any more are carried."""
+        dropped = bring_up(node, self.opsets[""], graph)
+        if dropped:
+            left = onnx.NodeProto()
             left.attribute.extend(a for a in proto.attribute if a.name in dropped)
-        if proto.domain == "ai.onnx":
-            left.domain = proto.domain
-        node.extra = left.SerializeToString()
+            node.extra += left.SerializeToString()
 
-    def _infos(self, infos: Any, scope: Scope, graph: Graph) -> None:
-        """Keep the declared types of computed values: claims, carried for the file and believed by nobody."""
-        left = onnx.GraphProto()
-        for info in infos:
-            value = scope.get(info.name)
-            _claimed(info)
-            if value is None or value.info or value.owner is graph and value in graph.inputs:
-                left.value_info.append(info)
-            else:
-                value.info = info.SerializeToString()
-        graph.extra += left.SerializeToString()
+    def _check_call(self, key: Key, proto: onnx.NodeProto) -> None:
+        arity = self.loader.arity.get(key)
+        if arity is None:
+            raise ModelError(f"calls overload {quote(key[1])} of a function that has no such overload")
+        for have, most, what in zip((len(proto.input), len(proto.output)), arity, ("inputs", "outputs"), strict=True):
+            if have > most:
+                raise ModelError(f"the function takes {most} {what}, {have} given")
 
 
-class _Chain(Mapping[str, Value]):
-    """A scope in front of the scopes around it."""
-
-    def __init__(self, inner: Mapping[str, Value], outer: Mapping[str, Value]) -> None:
-        self.inner, self.outer = inner, outer
-
-    def __getitem__(self, name: str) -> Value:
-        found = self.inner.get(name)
-        return found if found is not None else self.outer[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.inner or name in self.outer
-
-    def __iter__(self) -> Any:
-        yield from self.inner
-        yield from self.outer
-
-    def __len__(self) -> int:
-        return len(self.inner) + len(self.outer)
+def _agree(declared: Type | None, kind: TensorType) -> bool:
+    """Whether an initializer is what the input of its name is declared to be."""
+    if declared is None:
+        return True
+    if not isinstance(declared, TensorType) or declared.dtype not in (None, kind.dtype):
+        return False
+    if declared.shape is None or kind.shape is None:
+        return True
+    pairs = zip(declared.shape, kind.shape, strict=False)
+    return len(declared.shape) == len(kind.shape) and all(not isinstance(d, int) or d == n for d, n in pairs)
 
 
-def _claimed(info: onnx.ValueInfoProto) -> Any:
+def _declare(infos: Any, scope: Scope, graph: Graph) -> None:
+    """Keep the declared types of computed values: claims, carried for the file and believed by nobody."""
+    left = onnx.GraphProto()
+    for info in infos:
+        value = scope.own.get(info.name)
+        _claimed(info)
+        if value is None or value.info or (value.owner is graph and not value.is_const):
+            left.value_info.append(info)
+        else:
+            value.info = info.SerializeToString()
+    graph.extra += left.SerializeToString()
+
+
+def _claimed(info: onnx.ValueInfoProto) -> Type | None:
     try:
         return read_type(info.type)
     except FuseError as error:
         raise error.within(f"declared type of {quote(info.name)}") from None
-
-
-def _fresh(name: str, taken: Any, what: str) -> str:
-    if name in taken:
-        raise ModelError(f"{what} {quote(name)} is defined twice")
-    return name
-
-
-def _visible(name: str, scope: Mapping[str, Value], outer: Mapping[str, Value], what: str) -> Value:
-    value = scope.get(name)
-    if value is None:
-        value = outer.get(name)
-    if value is None:
-        raise ModelError(f"{what} {quote(name)} is defined nowhere")
-    return value
-
-
-def _refers(proto: onnx.NodeProto) -> bool:
-    return any(a.ref_attr_name for a in proto.attribute)
-
-
-def _tensor_rest(tensor: onnx.TensorProto) -> bytes:
-    """The tensor's documentation and metadata, without copying its data."""
-    left = onnx.TensorProto(doc_string=tensor.doc_string) if tensor.HasField("doc_string") else onnx.TensorProto()
-    left.metadata_props.extend(p for p in tensor.metadata_props if p.key != "fuse.recipe")
-    return bytes(left.SerializeToString())
-
-

@@ -4,81 +4,128 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, defs
 
-from fuse.errors import ModelError, UnsupportedError, quote
-from fuse.ir.dtypes import STRING
+from fuse.errors import LimitError, ModelError, UnsupportedError, quote
+from fuse.ir.dtypes import STRING, Array
 from fuse.ir.graph import Attr, Graph, Origin, Value
+from fuse.ir.types import TensorType
 from fuse.limits import Limits
 from fuse.model.external import DataFiles
 from fuse.model.rest import rest_of
-from fuse.model.tensors import densify, read_tensor
+from fuse.model.scope import Scope, text
+from fuse.model.tensors import densify, read_tensor, tensor_rest, write_tensor
 
 _KINDS: dict[int, str] = {number: name for name, number in AttributeProto.AttributeType.items()}
-_OPAQUE = {"SPARSE_TENSOR", "SPARSE_TENSORS", "TENSORS", "TYPE_PROTO", "TYPE_PROTOS"}
 _FIELD = {
     "FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "SPARSE_TENSOR": "sparse_tensor",
     "TYPE_PROTO": "tp", "FLOATS": "floats", "INTS": "ints", "STRINGS": "strings", "TENSORS": "tensors",
     "GRAPHS": "graphs", "SPARSE_TENSORS": "sparse_tensors", "TYPE_PROTOS": "type_protos",
 }  # fmt: skip
+_HOLDERS = frozenset(_FIELD.values())
+_UNDERSTOOD = frozenset({"name", "type", "ref_attr_name", *_HOLDERS})
+_NODE = frozenset({"input", "output", "name", "op_type", "domain", "overload", "attribute"})
 
-Subgraph = Callable[[onnx.GraphProto, Mapping[str, Value], dict[str, int]], Graph]
+Subgraph = Callable[[onnx.GraphProto, Scope, dict[str, int]], Graph]
 
 #: Domains whose operators are defined by the onnx package, and so can be held against a schema.
 STANDARD = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
 
+# ---- operators
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """What one version of an operator allows: counts, which inputs and outputs must be there, attributes by kind."""
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    single: tuple[int, ...]
+    made: tuple[int, ...]
+    kinds: Mapping[str, str]
+    required: tuple[str, ...]
+
+
 @functools.cache
-def schema_of(op_type: str, opset: int, domain: str) -> Any:
-    """The operator's schema at ``opset``; None where that version does not have it."""
+def formal_of(op_type: str, opset: int, domain: str) -> Formal | None:
+    """The operator at ``opset``; None where that version does not have it."""
     try:
-        return defs.get_schema(op_type, opset, domain)
+        schema = defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
         return None
+    if schema.deprecated:
+        return None
+    single = defs.OpSchema.FormalParameterOption.Single
+    return Formal(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(i for i, p in enumerate(schema.inputs) if p.option == single),
+        tuple(i for i, p in enumerate(schema.outputs) if p.option == single),
+        {name: a.type.name for name, a in schema.attributes.items()},
+        tuple(name for name, a in schema.attributes.items() if a.required),
+    )
 
 
-def checked_schema(proto: Any, domain: str, opsets: Mapping[str, int]) -> Any:
-    """The node's schema, its inputs, outputs and required attributes held against it; None for foreign domains."""
+@functools.cache
+def newest_opset(domain: str) -> int:
+    """The newest operator set of a standard domain that the installed onnx defines."""
+    if domain == "":
+        return defs.onnx_opset_version()
+    return max(schema.since_version for schema in defs.get_all_schemas_with_history() if schema.domain == domain)
+
+
+def checked_formal(proto: onnx.NodeProto, domain: str, opsets: Mapping[str, int]) -> Formal | None:
+    """The node's operator, its inputs, outputs and attributes' names held against it; None for foreign domains."""
     if domain not in STANDARD:
         return None
     opset = opsets.get(domain)
     if opset is None:
-        raise ModelError(f"the model imports no operator set of domain {quote(domain)}")
-    schema = schema_of(proto.op_type, opset, domain)
-    if schema is None or (schema.deprecated and schema.since_version <= opset):
-        return _unknown(proto, domain, opset)
-    _check_count(len(proto.input), schema.min_input, schema.max_input, "inputs")
-    _check_count(len(proto.output), schema.min_output, schema.max_output, "outputs")
-    for index, name in enumerate(proto.input):
-        single = index < len(schema.inputs) and schema.inputs[index].option == defs.OpSchema.FormalParameterOption.Single
-        if not name and single:
-            raise ModelError(f"input {index} ({schema.inputs[index].name}) is required and missing")
-    given = {a.name for a in proto.attribute}
-    for name, formal in schema.attributes.items():
-        if formal.required and name not in given:
+        raise ModelError(f"the model imports no operator set of domain {quote(domain or 'ai.onnx')}")
+    op_type = text(proto.op_type, "operator")
+    formal = formal_of(op_type, opset, domain)
+    if formal is None:
+        raise _unknown(op_type, domain, opset)
+    _check_places(proto.input, formal.inputs, formal.single, "input")
+    _check_places(proto.output, formal.outputs, formal.made, "output")
+    given = [a.name for a in proto.attribute]
+    for name in given:
+        if name not in formal.kinds:
+            raise ModelError(f"has no attribute {quote(name)} in operator set {opset}")
+    for name in formal.required:
+        if name not in given:
             raise ModelError(f"attribute {quote(name)} is required and missing")
-    return schema
+    return formal
 
 
-def _unknown(proto: Any, domain: str, opset: int) -> Any:
-    newest = schema_of(proto.op_type, 1 << 30, domain)
-    if newest is None:
-        hint = "a custom operator needs a domain of its own"
-        raise UnsupportedError(f"there is no operator {quote(proto.op_type)} in domain {quote(domain or 'ai.onnx')}", hint=hint)
-    raise UnsupportedError(
-        f"operator {quote(proto.op_type)} is not part of operator set {opset}",
-        hint=f"it {'was removed' if newest.deprecated else 'came'} with operator set {newest.since_version}",
-    )
+def _unknown(op_type: str, domain: str, opset: int) -> UnsupportedError:
+    versions = [s for s in defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
+    if not versions:
+        what = f"there is no operator {quote(op_type)} in domain {quote(domain or 'ai.onnx')}"
+        return UnsupportedError(what, hint="a custom operator needs a domain of its own")
+    removed = [s.since_version for s in versions if s.deprecated and s.since_version <= opset]
+    when = f"was removed with operator set {max(removed)}" if removed else (
+        f"came with operator set {min(s.since_version for s in versions)}"
+    )  # fmt: skip
+    return UnsupportedError(f"operator {quote(op_type)} is not part of operator set {opset}", hint=f"it {when}")
 
 
-def _check_count(have: int, low: int, high: int, what: str) -> None:
-    if not low <= have <= high:
-        span = f"{low}" if low == high else f"{low} to {high}" if high < 1 << 30 else f"at least {low}"
-        raise ModelError(f"takes {span} {what}, {have} given")
+def _check_places(names: Any, span: tuple[int, int], needed: tuple[int, ...], what: str) -> None:
+    low, high = span
+    if not low <= len(names) <= high:
+        allowed = f"{low}" if low == high else f"{low} to {high}" if high < 1 << 30 else f"at least {low}"
+        raise ModelError(f"takes {allowed} {what}s, {len(names)} given")
+    for index in needed:
+        if index < len(names) and not names[index]:
+            raise ModelError(f"{what} {index} is required and missing")
+
+
+# ---- attributes
 
 
 class AttributeReader:
@@ -86,49 +133,37 @@ class AttributeReader:
 
     def __init__(self, files: DataFiles, limits: Limits, subgraph: Subgraph) -> None:
         self.files, self.limits, self.subgraph = files, limits, subgraph
+        self._dense = 0
 
     def read(
         self,
         proto: onnx.AttributeProto,
-        graph: Graph,
-        scope: Mapping[str, Value],
+        scope: Scope,
         opsets: dict[str, int],
-        schema: Any = None,
+        parameters: frozenset[str] | None,
+        formal: Formal | None = None,
     ) -> Attr:
-        """The attribute ``proto`` of a node in ``graph``, checked against ``schema`` where there is one."""
-        kind = _KINDS.get(proto.type, "")
-        if proto.type == 0:  # before IR version 2 the type was implied by the field that is set
-            kind = next((k for k, field in _FIELD.items() if _filled(proto, field)), "")
-        if kind not in _FIELD:
-            raise ModelError(f"attribute {quote(proto.name)} has no known type")
-        if schema is not None:
-            formal = schema.attributes.get(proto.name)
-            if formal is None:
-                raise ModelError(f"has no attribute {quote(proto.name)} in this operator set")
-            if formal.type.value != AttributeProto.AttributeType.Value(kind):
-                raise ModelError(f"attribute {quote(proto.name)} is of type {kind}, {formal.type.name} is needed")
-        attr = Attr(kind, None, reference=proto.ref_attr_name)
-        attr.extra = rest_of(proto, "name", "type", "ref_attr_name", _FIELD[kind])
+        """The attribute ``proto``, held against the operator's ``formal`` where that is known.
+
+        ``parameters`` are the attributes of the function around, which a reference may name; None in the main graph.
+        """
+        kind = _kind(proto, parameters, formal)
+        attr = Attr(kind, None, proto.ref_attr_name, extra=rest_of(proto, _UNDERSTOOD))
         if not proto.ref_attr_name:
             attr.value = self._value(proto, kind, scope, opsets, attr)
         return attr
 
-    def _value(
-        self, proto: onnx.AttributeProto, kind: str, scope: Mapping[str, Value], opsets: dict[str, int], attr: Attr
-    ) -> Any:
+    def _value(self, proto: onnx.AttributeProto, kind: str, scope: Scope, opsets: dict[str, int], attr: Attr) -> Any:
         raw = getattr(proto, _FIELD[kind])
+        if kind in ("INTS", "FLOATS"):
+            return tuple(raw)
         if kind == "STRING":
             return raw.decode("utf-8", "surrogateescape")
         if kind == "STRINGS":
             return tuple(s.decode("utf-8", "surrogateescape") for s in raw)
-        if kind in ("INTS", "FLOATS"):
-            return tuple(raw)
         if kind == "TENSOR":
             _, data = read_tensor(raw, self.files, self.limits)
-            keep = onnx.AttributeProto()
-            keep.MergeFromString(attr.extra)
-            keep.t.MergeFromString(rest_of(raw, *_TENSOR_DATA))
-            attr.extra = keep.SerializeToString()
+            attr.extra += _carried(raw)
             array = data() if callable(data) else data
             array.flags.writeable = False
             return array
@@ -136,44 +171,98 @@ class AttributeReader:
             return self.subgraph(raw, scope, opsets)
         if kind == "GRAPHS":
             return tuple(self.subgraph(g, scope, opsets) for g in raw)
-        if kind in _OPAQUE:
-            whole = onnx.AttributeProto(type=proto.type)
-            (getattr(whole, _FIELD[kind]).extend if kind.endswith("S") else getattr(whole, _FIELD[kind]).CopyFrom)(raw)
-            return bytes(whole.SerializeToString())
+        if kind in ("TENSORS", "SPARSE_TENSOR", "SPARSE_TENSORS", "TYPE_PROTO", "TYPE_PROTOS"):
+            return self._opaque(proto, kind, raw)
         return raw
 
-    def constant(self, proto: onnx.NodeProto, graph: Graph, attrs: Mapping[str, Attr]) -> Value:
-        """The constant that a Constant node stands for."""
-        given = [(n, a) for n, a in attrs.items() if n.startswith(("value", "sparse_value"))]
-        if len(given) != 1:
-            raise ModelError(f"needs exactly one value, {len(given)} given")
-        ((name, attr),) = given
-        array: Any
-        if name == "value":
-            array = attr.value
-        elif name == "sparse_value":
-            array = densify(onnx.AttributeProto.FromString(attr.value).sparse_tensor, self.files, self.limits)
-        elif name in ("value_string", "value_strings"):
-            array = np.empty(() if name == "value_string" else len(attr.value), dtype=STRING)
-            array[...] = attr.value
+    def _opaque(self, proto: onnx.AttributeProto, kind: str, raw: Any) -> bytes:
+        """The bytes of a value that is only carried; tensors in it are checked, and fetched from external data."""
+        whole = AttributeProto(type=proto.type)
+        many = kind.endswith("S")
+        (getattr(whole, _FIELD[kind]).extend if many else getattr(whole, _FIELD[kind]).CopyFrom)(raw)
+        tensors = [*whole.tensors]
+        for sparse in (*whole.sparse_tensors, *([whole.sparse_tensor] if kind == "SPARSE_TENSOR" else [])):
+            tensors += [sparse.values, sparse.indices]
+        for tensor in tensors:
+            self.fetch(tensor)
+        return bytes(whole.SerializeToString())
+
+    def fetch(self, tensor: onnx.TensorProto) -> None:
+        """Check a tensor that is only carried, and put its bytes into the message where they lie in a file."""
+        _, data = read_tensor(tensor, self.files, self.limits)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+            tensor.raw_data = write_tensor(data() if callable(data) else data).raw_data
+
+    def dense(self, sparse: onnx.SparseTensorProto) -> Array:
+        """The dense array of a sparse tensor; all of a model's together keep to ``limits.dense_bytes``."""
+        array = densify(sparse, self.files, self.limits)
+        self._dense += array.nbytes
+        if self._dense > self.limits.dense_bytes:
+            raise LimitError(f"the sparse tensors have more than {self.limits.dense_bytes:,} bytes when made dense")
+        return array
+
+    def constant(self, proto: onnx.NodeProto, graph: Graph, scope: Scope, formal: Formal | None) -> Value:
+        """The constant that a Constant node (one without references) stands for."""
+        if len(proto.attribute) != 1:
+            raise ModelError(f"needs exactly one value, {len(proto.attribute)} given")
+        held = proto.attribute[0]
+        attr = Attr(_kind(held, None, formal), None, extra=rest_of(held, _UNDERSTOOD))
+        kind: TensorType | None = None
+        data: Any
+        if attr.kind == "TENSOR":
+            kind, data = read_tensor(held.t, self.files, self.limits)
+            attr.extra += _carried(held.t)
         else:
-            array = np.array(attr.value, np.float32 if "float" in name else np.int64)
-        value = graph.add_const(array, proto.output[0])
-        keep = onnx.NodeProto()
-        keep.MergeFromString(rest_of(proto, "input", "output", "name", "op_type", "attribute"))
-        if name == "sparse_value" or attr.extra:
-            kept = keep.attribute.add(name=name)
-            kept.MergeFromString(attr.value if name == "sparse_value" else attr.extra)
-        value.origin = Origin(name, proto.name, keep.SerializeToString())
+            attr.value = self._value(held, attr.kind, scope, {}, attr)
+            data = self._plain(held.name, attr.value)
+        kept = onnx.NodeProto()
+        kept.MergeFromString(node_rest(proto))
+        carried = attr.value if held.name == "sparse_value" else attr.extra
+        if carried:
+            kept.attribute.add(name=held.name).MergeFromString(carried)
+        value = graph.add_const(data, proto.output[0], kind)
+        value.origin = Origin(held.name, proto.name, kept.SerializeToString())
         return value
 
+    def _plain(self, name: str, value: Any) -> Array:
+        """The array that an attribute other than ``value`` of a Constant node means."""
+        if name == "sparse_value":
+            return self.dense(AttributeProto.FromString(value).sparse_tensor)
+        if name in ("value_string", "value_strings"):
+            array = np.empty(() if name == "value_string" else len(value), STRING)
+            array[...] = value
+            return array
+        return np.array(value, np.float32 if "float" in name else np.int64)
 
-_TENSOR_DATA = (
-    "dims", "data_type", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
-    "raw_data", "external_data", "data_location",
-)  # fmt: skip
+
+def _kind(proto: onnx.AttributeProto, parameters: frozenset[str] | None, formal: Formal | None) -> str:
+    """Which kind of attribute it is: the one it says, the one that is needed, and no other one beside it."""
+    filled = {field.name for field, _ in proto.ListFields()} & _HOLDERS
+    kind = _KINDS.get(proto.type, "")
+    if proto.type == 0:  # before IR version 2 the type was implied by the field that is set
+        kind = next((k for k, field in _FIELD.items() if field in filled), "")
+    name = text(proto.name, "attribute")
+    if kind not in _FIELD:
+        raise ModelError(f"attribute {quote(name)} has no known type")
+    if formal is not None and formal.kinds[name] != kind:
+        raise ModelError(f"attribute {quote(name)} is of type {kind}, {formal.kinds[name]} is needed")
+    reference = proto.ref_attr_name
+    if not filled <= {_FIELD[kind]} or (reference and filled):
+        raise ModelError(f"attribute {quote(name)} has more than one value")
+    if reference and (parameters is None or reference not in parameters):
+        place = "the main graph has none" if parameters is None else "the function has none of that name"
+        raise ModelError(f"attribute {quote(name)} stands for {quote(reference)}, {place}")
+    return kind
 
 
-def _filled(proto: onnx.AttributeProto, field: str) -> bool:
-    value = getattr(proto, field)
-    return bool(len(value)) if hasattr(value, "extend") else proto.HasField(field)
+def node_rest(proto: onnx.NodeProto) -> bytes:
+    """What fuse only carries of a node."""
+    return rest_of(proto, _NODE)
+
+
+def _carried(tensor: onnx.TensorProto) -> bytes:
+    """What is only carried of an attribute's tensor, as bytes of the attribute."""
+    rest = tensor_rest(tensor, named=False)
+    return AttributeProto(t=onnx.TensorProto.FromString(rest)).SerializeToString() if rest else b""

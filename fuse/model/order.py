@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from onnx import AttributeProto
+
 from fuse.errors import ModelError, quote
+from fuse.model.scope import Scope
+
+#: Attribute types that may hold graphs; files of the first IR version leave the type out.
+_HOLDS_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.UNDEFINED)
 
 
-def in_order(nodes: list[Any], given: set[str], outer: Container[str]) -> tuple[list[Any], bool]:
-    """The nodes so that each follows what it reads, stable where it may be, and whether any had to move.
+def in_order(nodes: list[Any], scope: Scope) -> list[Any]:
+    """The nodes so that each follows what it reads; the list itself where it is so already.
 
-    ``given`` are the names defined before the first node, ``outer`` those visible around the graph.  A name that no
-    node makes is left for the caller to refuse.
+    ``scope`` knows what is defined before the first node and around the graph.  A name that no node makes is left for
+    the caller to refuse.  Raises ``ModelError`` for a cycle.
     """
-    maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    made: set[str] = set()
+    for node in nodes:
+        if any(name not in made and scope.find(name) is None for name in read_names(node)):
+            return _sorted(nodes, scope)
+        made.update(node.output)
+    return nodes
+
+
+def _sorted(nodes: list[Any], scope: Scope) -> list[Any]:
+    maker: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for name in node.output:
+            if name and maker.setdefault(name, i) != i:
+                raise ModelError(f"value {quote(name)} is defined twice")
     reads = [
-        sorted({maker[n] for n in read_names(node) if n in maker and n not in given}) for node in nodes
-    ]
-    if all(source < i for i, sources in enumerate(reads) for source in sources):
-        return nodes, False
+        sorted({maker[n] for n in read_names(node) if n in maker and scope.find(n) is None}) for node in nodes
+    ]  # fmt: skip
     missing = [len(sources) for sources in reads]
     readers: list[list[int]] = [[] for _ in nodes]
     for i, sources in enumerate(reads):
         for source in sources:
             readers[source].append(i)
-    # A heap of indices would keep the file's order best; a stack of ready nodes in file order is linear and stable too.
-    ready = [i for i, count in enumerate(missing) if count == 0]
-    ready.reverse()
+    # A stack, so that a node comes soon after what it reads; turned over, so that the file's order decides elsewhere.
+    ready = [i for i, count in enumerate(missing) if count == 0][::-1]
     order: list[int] = []
     while ready:
         i = ready.pop()
@@ -38,31 +54,44 @@ def in_order(nodes: list[Any], given: set[str], outer: Container[str]) -> tuple[
                 ready.append(reader)
     if len(order) < len(nodes):
         raise ModelError(f"nodes form a cycle: {_cycle(nodes, reads, set(order))}")
-    return [nodes[i] for i in order], True
+    return nodes if order == list(range(len(nodes))) else [nodes[i] for i in order]
+
+
+def subgraphs(node: Any) -> list[Any]:
+    """The graphs among a node's attributes."""
+    found: list[Any] = []
+    for attribute in node.attribute:
+        if attribute.type in _HOLDS_GRAPHS:
+            found.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    return found
 
 
 def read_names(node: Any) -> Iterator[str]:
-    """Every name that a node reads, the captures of its subgraphs included."""
-    yield from (n for n in node.input if n)
-    bodies = [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
+    """Every name that a node reads from the graph it stands in: its inputs, and what its subgraphs capture."""
+    yield from filter(None, node.input)
+    bodies: list[tuple[Any, frozenset[str]]] = [(body, frozenset()) for body in subgraphs(node)]
     while bodies:
-        body = bodies.pop()
-        # Names that the body itself defines cannot be those of the graph around it: shadowing is refused elsewhere.
+        body, hidden = bodies.pop()
+        inside = hidden.union(
+            (i.name for i in body.input),
+            (t.name for t in body.initializer),
+            (t.values.name for t in body.sparse_initializer),
+            (name for inner in body.node for name in inner.output),
+        )
         for inner in body.node:
-            yield from (n for n in inner.input if n)
-            bodies += [a.g for a in inner.attribute if a.HasField("g")]
-            bodies += [g for a in inner.attribute for g in a.graphs]
-        yield from (o.name for o in body.output)
+            yield from (name for name in inner.input if name and name not in inside)
+            bodies += [(deeper, inside) for deeper in subgraphs(inner)]
+        yield from (o.name for o in body.output if o.name not in inside)
 
 
-def _cycle(nodes: list[Any], reads: list[list[int]], sorted_: set[int]) -> str:
-    at = next(i for i in range(len(nodes)) if i not in sorted_)
+def _cycle(nodes: list[Any], reads: list[list[int]], placed: set[int]) -> str:
+    at = next(i for i in range(len(nodes)) if i not in placed)
     seen: dict[int, int] = {}
     path: list[int] = []
     while at not in seen:
         seen[at] = len(path)
         path.append(at)
-        at = next(s for s in reads[at] if s not in sorted_)
+        at = next(s for s in reads[at] if s not in placed)
     loop = path[seen[at] :][::-1]
-    shown = [quote(nodes[i].name or next(iter(nodes[i].output), "")) for i in loop[:8]]
-    return " -> ".join([*shown, *(["..."] if len(loop) > 8 else []), shown[0]])
+    names = [quote(nodes[i].name or next(iter(nodes[i].output), "")) for i in loop[:8]]
+    return " -> ".join([*names, *(["..."] if len(loop) > 8 else []), names[0]])

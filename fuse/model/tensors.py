@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from fuse.errors import LimitError, ModelError
 from fuse.ir.dims import Dim, Symbolic
-from fuse.ir.dtypes import BY_CODE, CODE, PACKED_BITS, STRING, Array, DType
+from fuse.ir.dtypes import BY_CODE, CODE, INTEGER, PACKED_BITS, STRING, Array, DType, name_of
 from fuse.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 from fuse.limits import DEFAULT, Limits
 from fuse.model import recipe
 from fuse.model.external import DataFiles
+from fuse.model.rest import rest_of
 
 RECIPE_KEY = "fuse.recipe"
+_INT64_MAX = (1 << 63) - 1
 _DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _FIELD_OF = {
-    **{code: "int32_data" for code in (2, 3, 4, 5, 6, 9, 10, 16, *range(17, 29))},
+    **dict.fromkeys((2, 3, 4, 5, 6, 9, 10, 16, *range(17, 29)), "int32_data"),
     1: "float_data",
     14: "float_data",
     7: "int64_data",
@@ -31,6 +32,8 @@ _FIELD_OF = {
     12: "uint64_data",
     13: "uint64_data",
 }
+_UNDERSTOOD = frozenset({"dims", "data_type", "raw_data", "external_data", "data_location", *_DATA_FIELDS})
+_NAMED = _UNDERSTOOD | {"name"}
 
 
 def dtype_of(code: int) -> DType:
@@ -51,99 +54,159 @@ def read_tensor(
     """The tensor's type and its array, or a function that loads the array.  Refuses what does not add up."""
     dtype = dtype_of(proto.data_type)
     shape = tuple(proto.dims)
-    if len(shape) > limits.rank:
-        raise ModelError(f"rank {len(shape)}: NumPy handles {limits.rank} dimensions")
-    if any(d < 0 for d in shape):
-        raise ModelError(f"dims {list(shape)} are negative")
-    count = math.prod(shape)
+    count = _count(shape, dtype, limits)
     filled = [f for f in _DATA_FIELDS if len(getattr(proto, f))]
     external = proto.data_location == onnx.TensorProto.EXTERNAL
     if len(filled) + proto.HasField("raw_data") + external > 1:
         raise ModelError("more than one field holds the tensor's data")
+    if proto.HasField("segment"):
+        raise ModelError("the tensor is stored in segments, which fuse cannot join")
+    if dtype == STRING and (external or proto.HasField("raw_data")):
+        raise ModelError(f"a string tensor cannot have {'external' if external else 'raw'} data")
     kind = TensorType(dtype, shape)
     if external:
-        size = stored_bytes(dtype, count)
-        view = files.read([(e.key, e.value) for e in proto.external_data], size)
-        return kind, lambda: _from_bytes(view, dtype, shape)
+        part = files.part([(e.key, e.value) for e in proto.external_data], stored_bytes(dtype, count))
+        return kind, lambda: _from_bytes(part(), dtype, shape)
     if proto.HasField("raw_data"):
-        return kind, _from_raw(proto, dtype, shape, count)
+        raw = proto.raw_data
+        if len(raw) != stored_bytes(dtype, count):
+            need = stored_bytes(dtype, count)
+            raise ModelError(f"raw data has {len(raw)} bytes where dtype and dims need {need}")
+        return kind, _from_bytes(memoryview(raw), dtype, shape)
     if filled:
-        return kind, _from_fields(proto, filled[0], dtype, shape, count)
+        return kind, _from_field(proto, filled[0], dtype, count).reshape(shape)
     described = [p.value for p in proto.metadata_props if p.key == RECIPE_KEY]
     if described:
         told = recipe.from_json(described[0])
-        return kind, lambda: recipe.materialize(told, shape, dtype)
+        recipe.check(told, shape, dtype, limits)
+        return kind, lambda: recipe.materialize(told, shape, dtype, limits)
     if count:
         hint = "a model without its weights cannot be loaded; `fuse strip` leaves a recipe in their place"
         raise ModelError(f"dims {list(shape)} promise {count} elements and there is no data", hint=hint)
     return kind, np.zeros(shape, dtype)
 
 
-def _from_raw(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
-    if dtype == STRING:
-        raise ModelError("a string tensor cannot have raw data")
-    raw = proto.raw_data
-    if len(raw) != stored_bytes(dtype, count):
-        need = stored_bytes(dtype, count)
-        raise ModelError(f"raw data has {len(raw)} bytes where dtype and dims need {need}")
-    return _from_bytes(memoryview(raw), dtype, shape)
+def _count(shape: tuple[int, ...], dtype: DType, limits: Limits) -> int:
+    """How many elements there are, in numbers that cannot overflow."""
+    if len(shape) > limits.rank:
+        raise ModelError(f"rank {len(shape)}: NumPy handles {limits.rank} dimensions")
+    if any(d < 0 for d in shape):
+        raise ModelError(f"dims {list(shape)} are negative")
+    if math.prod(d or 1 for d in shape) * dtype.itemsize > _INT64_MAX:
+        raise ModelError(f"dims {list(shape)} are more than NumPy can count")
+    return math.prod(shape)
+
+
+def tensor_rest(proto: onnx.TensorProto, *, named: bool) -> bytes:
+    """What fuse only carries of a tensor: documentation, metadata but for the recipe, fields of other versions.
+
+    The name is among it unless the tensor is ``named`` as its value is: an initializer.
+    """
+    rest = rest_of(proto, _NAMED if named else _UNDERSTOOD)
+    if RECIPE_KEY.encode() not in rest:
+        return rest
+    left = onnx.TensorProto.FromString(rest)
+    kept = [p for p in left.metadata_props if p.key != RECIPE_KEY]
+    del left.metadata_props[:]
+    left.metadata_props.extend(kept)
+    return left.SerializeToString()
 
 
 def _from_bytes(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:
-    if dtype == STRING:
-        raise ModelError("a string tensor cannot have external data")
-    count = math.prod(shape)
     if dtype in PACKED_BITS:
-        return _unpack(np.frombuffer(view, np.uint8), dtype, count).reshape(shape)
+        return _unpack(np.frombuffer(view, np.uint8), dtype, math.prod(shape)).reshape(shape)
     if dtype.kind == "b":
         return (np.frombuffer(view, np.uint8) != 0).reshape(shape)
-    flat = np.frombuffer(view, dtype.newbyteorder("<") if dtype.itemsize > 1 and dtype.isbuiltin else dtype)
+    flat = np.frombuffer(view, dtype.newbyteorder("<") if dtype.itemsize > 1 else dtype)
     return flat.astype(dtype, copy=not flat.flags.aligned).reshape(shape)
+
+
+def _group(bits: int) -> tuple[int, int]:
+    """Elements of ``bits`` bits fill whole bytes in groups: how many elements a group has, and how many bytes."""
+    whole = math.lcm(bits, 8)
+    return whole // bits, whole // 8
 
 
 def _unpack(packed: Array, dtype: DType, count: int) -> Array:
     bits = PACKED_BITS[dtype]
-    lanes = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    codes = np.stack(lanes, axis=-1).reshape(-1)[:count]
-    if dtype.name.startswith("int"):
-        signed = codes.astype(np.int8)
-        return np.where(signed >= 1 << (bits - 1), signed - (1 << bits), signed).astype(dtype)
-    return codes.astype(dtype) if dtype.name.startswith("uint") else codes.view(dtype)
+    lanes, width = _group(bits)
+    padded = np.zeros((-(-packed.size // width), width), np.uint8)
+    padded.reshape(-1)[: packed.size] = packed
+    words = _joined(padded, 8) if width > 1 else padded[:, 0]
+    codes = np.empty((len(words), lanes), np.uint8)
+    for lane in range(lanes):
+        codes[:, lane] = words >> bits * lane & (1 << bits) - 1
+    return codes.reshape(-1)[:count].view(dtype)
 
 
 def pack(array: Array) -> bytes:
-    """The array's bytes as a file has them: little-endian, sub-byte types packed from the low bits up."""
+    """The array's bytes as a file has them: little-endian, types of less than a byte packed from the low bits up."""
     bits = PACKED_BITS.get(array.dtype)
     if bits is None:
         little = array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
         return little.tobytes()
-    lanes = 8 // bits
-    plain = array.dtype.name.startswith(("int", "uint"))
-    codes = array.reshape(-1).astype(np.int8).view(np.uint8) if plain else array.reshape(-1).view(np.uint8)
-    padded = np.zeros(-(-codes.size // lanes) * lanes, np.uint8)
-    padded[: codes.size] = codes & ((1 << bits) - 1)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(padded.reshape(-1, lanes) << shifts, axis=1).astype(np.uint8).tobytes()
+    lanes, width = _group(bits)
+    padded = np.zeros((-(-array.size // lanes), lanes), np.uint8)
+    padded.reshape(-1)[: array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & (1 << bits) - 1
+    words = _joined(padded, bits)
+    packed = np.stack([words >> 8 * i & 255 for i in range(width)], axis=-1).astype(np.uint8)
+    return packed.tobytes()[: stored_bytes(array.dtype, array.size)]
 
 
-def _from_fields(proto: onnx.TensorProto, field: str, dtype: DType, shape: tuple[int, ...], count: int) -> Array:
+def _joined(columns: Array, bits: int) -> Array:
+    """One number a row, whose ``bits`` bits from the low end up are the row's first element, and so on."""
+    words = np.zeros(len(columns), np.uint32)
+    for i in range(columns.shape[1]):
+        words |= columns[:, i].astype(np.uint32) << bits * i
+    return words
+
+
+def _from_field(proto: onnx.TensorProto, field: str, dtype: DType, count: int) -> Array:
+    """The elements, in one dimension, from the field for their type."""
     if _FIELD_OF.get(proto.data_type) != field:
-        raise ModelError(f"{field} does not hold elements of type {onnx.TensorProto.DataType.Name(proto.data_type)}")
-    have = len(getattr(proto, field))
-    need = count * 2 if dtype.kind == "c" else count
-    if dtype in PACKED_BITS:
+        raise ModelError(f"{field} does not hold elements of type {name_of(dtype)}")
+    entries = getattr(proto, field)
+    need = 2 * count if dtype.kind == "c" else count
+    bits = PACKED_BITS.get(dtype, 8)
+    if bits in (2, 4):  # an entry is a packed byte; one of 6 bits has an entry for itself
         need = stored_bytes(dtype, count)
-    if have != need:
-        raise ModelError(f"{field} has {have} entries where dims {list(shape)} need {need}")
+    if len(entries) != need:
+        raise ModelError(f"{field} has {len(entries)} entries where {count} elements need {need}")
     if dtype == STRING:
         texts = np.empty(count, dtype=object)
-        texts[:] = [s.decode("utf-8", "surrogateescape") for s in proto.string_data]
-        return texts.reshape(shape)
-    if dtype in PACKED_BITS:
-        return _unpack(np.array(proto.int32_data, np.int64).astype(np.uint8), dtype, count).reshape(shape)
+        texts[:] = [s.decode("utf-8", "surrogateescape") for s in entries]
+        return texts
+    if field in ("float_data", "double_data"):
+        return _floats(entries, field).view(dtype)
+    numbers = np.array(entries, np.uint64 if field == "uint64_data" else np.int64)
+    if bits in (2, 4):
+        return _unpack(_cut(numbers, 8, field), dtype, count)
     if dtype.kind == "b":
-        return (np.array(proto.int32_data, np.int64) != 0).reshape(shape)
-    return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(shape)
+        return numbers != 0
+    if dtype not in INTEGER:  # half precision and less, as bit patterns
+        return _cut(numbers, bits if bits < 8 else 8 * dtype.itemsize, field).view(dtype)
+    fitting = numbers.astype(dtype)
+    if (fitting != numbers).any():
+        raise ModelError(f"{field} has an entry that is no {name_of(dtype)}")
+    return fitting
+
+
+def _floats(entries: Iterable[float], field: str) -> Array:
+    """The entries of ``float_data`` or ``double_data``, bit for bit: by way of a Python float, a NaN may lose some."""
+    alone = onnx.TensorProto()
+    getattr(alone, field).MergeFrom(entries)
+    native = np.float32 if field == "float_data" else np.float64
+    little = np.dtype(native).newbyteorder("<")
+    count = len(getattr(alone, field))
+    encoded = alone.SerializeToString()
+    return np.array(np.frombuffer(encoded[len(encoded) - count * little.itemsize :], little), native)
+
+
+def _cut(numbers: Array, bits: int, field: str) -> Array:
+    """Bit patterns as unsigned integers of that width; writers sign-extend some of them."""
+    if ((numbers < -(1 << bits - 1)) | (numbers >= 1 << bits)).any():
+        raise ModelError(f"{field} has an entry of more than {bits} bits")
+    return (numbers & (1 << bits) - 1).astype(np.uint16 if bits > 8 else np.uint8)
 
 
 def write_tensor(array: Array, name: str = "") -> onnx.TensorProto:
@@ -161,30 +224,33 @@ def write_tensor(array: Array, name: str = "") -> onnx.TensorProto:
 def densify(proto: onnx.SparseTensorProto, files: DataFiles, limits: Limits = DEFAULT) -> Array:
     """The dense array of a sparse tensor, within ``limits.dense_bytes``."""
     kind, data = read_tensor(proto.values, files, limits)
-    values = data() if callable(data) else data
     _, places = read_tensor(proto.indices, files, limits)
-    indices = np.asarray(places() if callable(places) else places)
     shape, dtype = tuple(proto.dims), kind.dtype
     assert dtype is not None
-    count = math.prod(shape)
-    if any(d < 0 for d in shape) or len(shape) > limits.rank:
-        raise ModelError(f"a sparse tensor has dims {list(shape)}")
+    count = _count(shape, dtype, limits)
     if count * dtype.itemsize > limits.dense_bytes:
         raise LimitError(f"a sparse tensor of dims {list(shape)} is too large to make dense")
-    if indices.dtype != np.int64 or indices.ndim not in (1, 2) or len(indices) != values.size:
-        raise ModelError("a sparse tensor needs one int64 index for each value")
-    flat = indices if indices.ndim == 1 else np.zeros(len(indices), np.int64)
+    values = data() if callable(data) else data
+    indices = places() if callable(places) else places
+    if indices.dtype != np.int64 or indices.ndim not in (1, 2) or values.ndim != 1 or len(indices) != values.size:
+        raise ModelError("a sparse tensor needs a list of values and one int64 index for each")
     if indices.ndim == 2:
         if indices.shape[1] != len(shape):
             raise ModelError(f"sparse indices have {indices.shape[1]} columns for rank {len(shape)}")
-        for axis, size in enumerate(shape):
-            if ((indices[:, axis] < 0) | (indices[:, axis] >= size)).any():
-                raise ModelError(f"a sparse index lies outside dims {list(shape)}")
-            flat = flat * size + indices[:, axis]
-    if ((flat < 0) | (flat >= count)).any():
+        outside = any(((column < 0) | (column >= size)).any() for column, size in zip(indices.T, shape, strict=True))
+    else:
+        outside = bool(((indices < 0) | (indices >= count)).any())
+    if outside:
         raise ModelError(f"a sparse index lies outside dims {list(shape)}")
-    dense = np.zeros(count, dtype)
-    dense[flat] = values.reshape(-1)
+    flat = indices
+    if indices.ndim == 2:
+        flat = np.zeros(len(indices), np.int64)
+        for column, size in zip(indices.T, shape, strict=True):
+            flat = flat * size + column
+    if (np.diff(flat) <= 0).any():
+        raise ModelError("sparse indices are not in ascending order, each once")
+    dense = np.full(count, "", dtype) if dtype == STRING else np.zeros(count, dtype)
+    dense[flat] = values
     return dense.reshape(shape)
 
 
@@ -217,7 +283,11 @@ def _dim(proto: Any) -> Dim:
                 return None
             raise ModelError(f"a declared dim is {proto.dim_value}")
         return int(proto.dim_value)
-    return Symbolic.of(proto.dim_param) if which == "dim_param" and proto.dim_param else None
+    if which != "dim_param" or not proto.dim_param:
+        return None
+    if not isinstance(proto.dim_param, str):
+        raise ModelError("the name of a declared dim is not UTF-8 text")
+    return Symbolic.of(proto.dim_param)
 
 
 def write_type(kind: Type | None) -> onnx.TypeProto:
@@ -242,5 +312,3 @@ def write_type(kind: Type | None) -> onnx.TypeProto:
         proto.map_type.key_type = CODE[kind.key]
         proto.map_type.value_type.CopyFrom(write_type(kind.value))
     return proto
-
-

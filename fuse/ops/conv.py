@@ -1,10 +1,10 @@
-"""Convolution and its transpose by im2col and matrix product, in any number of spatial dimensions.
+"""Convolution by im2col and matrix product, in any number of spatial dimensions.
 
 Three algorithms, one function each; ``conv`` chooses.  ``_pointwise`` multiplies the input as it lies.  ``_depthwise``
 adds shifted inputs, one for each kernel position.  ``_columns`` copies what each output sees into a column buffer and
 multiplies the weights with it, a band of output rows at a time.  The result is always a new, writable, C-contiguous
 array, so that a fused epilogue may work on it in place.
-Source: the ONNX operator texts of Conv and ConvTranspose.
+Source: the ONNX operator text of Conv.
 """
 
 from __future__ import annotations

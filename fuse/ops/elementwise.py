@@ -1,4 +1,4 @@
-"""Elementwise operators: arithmetic, comparison, logic, rounding, activations.
+"""Elementwise operators: arithmetic, functions, bits, comparison, logic, choice.
 
 Kernels compute in the dtype of their input; NumPy rounds each float16 result once, and ``ml_dtypes`` does the same for
 bfloat16 and the 8-bit floats.  Where a formula takes several steps, half precision is carried in float32.
@@ -6,15 +6,16 @@ bfloat16 and the 8-bit floats.  Where a formula takes several steps, half precis
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from fuse.errors import RunError
-from fuse.ir.dtypes import BY_CODE, FLOATING, STRING, Array, DType
+from fuse.errors import RunError, quote
+from fuse.ir.dtypes import FLOATING, Array
+from fuse.ops.bounds import at_run_time
+from fuse.ops.erf import erf
 from fuse.ops.infer import broadcast, broadcast_dims, common_dtype, compare, same_as_first
-from fuse.ops.record import Info, Trait, operator, tensor
+from fuse.ops.record import Info, Trait, expect, operator, tensor
 
 E = Trait.ELEMENTWISE
 C = Trait.ELEMENTWISE | Trait.COMMUTATIVE
@@ -69,11 +70,12 @@ def div(a: Array, b: Array) -> Array:
     return np.add(quotient, (remainder != 0) & ((a < 0) != (b < 0)), dtype=a.dtype, casting="unsafe")
 
 
-@operator("Mod", infer=broadcast, traits=E)
+@operator("Mod", infer=broadcast, traits=S)
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The sign of the divisor (Python's) for ``fmod=0``, of the dividend (C's) for ``fmod=1``."""
     _no_zero(b)
-    return np.fmod(a, b) if fmod else np.mod(a, b)
+    step = np.fmod if fmod else np.mod
+    return narrow(step(wide(a), wide(b)), a)
 
 
 def _pow_info(a: Info, b: Info) -> Info:
@@ -82,23 +84,31 @@ def _pow_info(a: Info, b: Info) -> Info:
 
 @operator("Pow", infer=_pow_info, traits=E)
 def pow(a: Array, b: Array) -> Array:
-    """The result has the base's dtype; an integer base with a negative exponent truncates towards zero."""
+    """The result has the base's dtype; an integer base with a negative exponent truncates towards zero.
+
+    Dtypes that differ meet in float64, half precision in float32.
+    """
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
-        safe = np.power(a, np.maximum(b, 0).astype(a.dtype))
-        if b.dtype.kind == "u" or not (b < 0).any():
-            return safe
-        inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
-        if bool(((a == 0) & (b < 0)).any()):
-            raise RunError("zero to a negative integer power")
-        return np.where(b < 0, inverse, safe).astype(a.dtype)
-    if a.dtype in FLOATING and a.dtype.itemsize < 4:
-        return np.power(wide(a), b.astype(np.float32)).astype(a.dtype)
-    if a.dtype.kind in "iu":
-        return np.trunc(np.power(a.astype(np.float64), b.astype(np.float64))).astype(a.dtype)
-    return np.power(a, b.astype(a.dtype))
+        return _integer_pow(a, b)
+    if b.size == 1 and b.ndim <= a.ndim and a.dtype.kind == "f" and b.reshape(-1)[0] == 2:
+        return np.square(a)  # what nearly every model asks for
+    if a.dtype == b.dtype:
+        return narrow(np.power(wide(a), wide(b)), a)
+    y = np.power(a.astype(np.float64), b.astype(np.float64))
+    return (np.trunc(y) if a.dtype.kind in "iu" else y).astype(a.dtype)
 
 
-def _variadic(step: Any) -> Any:
+def _integer_pow(a: Array, b: Array) -> Array:
+    safe = np.power(a, np.maximum(b, 0).astype(a.dtype))
+    if b.dtype.kind == "u" or not (b < 0).any():
+        return safe
+    if bool(((a == 0) & (b < 0)).any()):
+        raise RunError("zero to a negative integer power")
+    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b < 0, inverse, safe).astype(a.dtype)
+
+
+def _folded(step: Any) -> Any:
     def kernel(first: Array, *others: Array) -> Array:
         result = first
         for x in others:
@@ -108,41 +118,77 @@ def _variadic(step: Any) -> Any:
     return kernel
 
 
-operator("Sum", infer=broadcast, traits=C)(_variadic(np.add))
-operator("Max", infer=broadcast, traits=E)(_variadic(np.maximum))
-operator("Min", infer=broadcast, traits=E)(_variadic(np.minimum))
+operator("Max", infer=broadcast, traits=S)(_folded(np.maximum))
+operator("Min", infer=broadcast, traits=S)(_folded(np.minimum))
+
+
+@operator("Sum", infer=broadcast, traits=C)
+def sum(first: Array, *others: Array) -> Array:
+    return narrow(_folded(np.add)(*map(wide, (first, *others))), first)
 
 
 @operator("Mean", infer=broadcast, traits=E)
 def mean(first: Array, *others: Array) -> Array:
-    total = _variadic(np.add)(*(wide(x) for x in (first, *others)))
+    total = _folded(np.add)(*map(wide, (first, *others)))
     return narrow(total / np.asarray(1 + len(others), dtype=total.dtype), first)
 
 
+# ---- functions
+
 operator("Neg", infer=same_as_first, traits=S)(lambda x: np.negative(x))
-operator("Abs", infer=same_as_first, traits=E)(lambda x: np.abs(x))
-operator("Sqrt", infer=same_as_first, traits=E)(lambda x: np.sqrt(x))
-operator("Exp", infer=same_as_first, traits=E)(lambda x: np.exp(x))
-operator("Log", infer=same_as_first, traits=E)(lambda x: np.log(x))
+operator("Abs", infer=same_as_first, traits=S)(lambda x: np.abs(x))
+operator("Sign", infer=same_as_first, traits=E)(lambda x: np.sign(x))
 operator("Reciprocal", infer=same_as_first, traits=E)(lambda x: np.divide(np.ones((), x.dtype), x))
 operator("Floor", infer=same_as_first, traits=E)(lambda x: np.floor(x))
 operator("Ceil", infer=same_as_first, traits=E)(lambda x: np.ceil(x))
 operator("Round", infer=same_as_first, traits=E)(lambda x: np.rint(x))
+operator("Sqrt", infer=same_as_first, traits=E)(lambda x: np.sqrt(x))
+operator("Exp", infer=same_as_first, traits=E)(lambda x: np.exp(x))
+operator("Log", infer=same_as_first, traits=E)(lambda x: np.log(x))
 operator("Sin", infer=same_as_first, traits=E)(lambda x: np.sin(x))
 operator("Cos", infer=same_as_first, traits=E)(lambda x: np.cos(x))
 operator("Tan", infer=same_as_first, traits=E)(lambda x: np.tan(x))
-
-
-@operator("Sign", infer=same_as_first, traits=E)
-def sign(x: Array) -> Array:
-    return np.sign(x)
+operator("Asin", infer=same_as_first, traits=E)(lambda x: np.arcsin(x))
+operator("Acos", infer=same_as_first, traits=E)(lambda x: np.arccos(x))
+operator("Atan", infer=same_as_first, traits=E)(lambda x: np.arctan(x))
+operator("Sinh", infer=same_as_first, traits=E)(lambda x: np.sinh(x))
+operator("Cosh", infer=same_as_first, traits=E)(lambda x: np.cosh(x))
+operator("Tanh", infer=same_as_first, traits=E)(lambda x: np.tanh(x))
+operator("Asinh", infer=same_as_first, traits=E)(lambda x: np.arcsinh(x))
+operator("Acosh", infer=same_as_first, traits=E)(lambda x: np.arccosh(x))
+operator("Atanh", infer=same_as_first, traits=E)(lambda x: np.arctanh(x))
 
 
 @operator("Erf", infer=same_as_first, traits=E)
-def erf(x: Array) -> Array:
-    """NumPy has no erf; the C library's is exact to an ULP of float64, element by element."""
-    flat = np.fromiter((math.erf(v) for v in np.ravel(x).tolist()), dtype=np.float64, count=x.size)
-    return flat.reshape(x.shape).astype(x.dtype)
+def error_function(x: Array) -> Array:
+    """The error function; an integer gives its truncated value."""
+    return erf(x)
+
+
+# ---- bits
+
+operator("BitwiseAnd", infer=broadcast, traits=C)(lambda a, b: np.bitwise_and(a, b))
+operator("BitwiseOr", infer=broadcast, traits=C)(lambda a, b: np.bitwise_or(a, b))
+operator("BitwiseXor", infer=broadcast, traits=C)(lambda a, b: np.bitwise_xor(a, b))
+operator("BitwiseNot", infer=same_as_first, traits=E)(lambda x: np.bitwise_not(x))
+
+
+def _bit_shift_info(x: Info, y: Info, *, direction: str) -> Info:
+    expect(direction in ("LEFT", "RIGHT"), f"direction {quote(direction)} is not LEFT or RIGHT")
+    return broadcast(x, y)
+
+
+@operator("BitShift", infer=_bit_shift_info, traits=E)
+@at_run_time
+def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
+    """Bits moved by ``y`` places, sign bits after a signed number; all are gone where ``y`` is not within its width."""
+    expect(direction in ("LEFT", "RIGHT"), f"direction {quote(direction)} is not LEFT or RIGHT")
+    width = 8 * x.dtype.itemsize
+    outside = (y < 0) | (y >= width)
+    if direction == "LEFT":
+        return np.where(outside, x.dtype.type(0), np.left_shift(x, np.where(outside, y.dtype.type(0), y)))
+    gone = np.right_shift(np.right_shift(x, x.dtype.type(width - 1)), x.dtype.type(1))
+    return np.where(outside, gone, np.right_shift(x, np.where(outside, y.dtype.type(0), y)))
 
 
 # ---- comparison, logic, choice
@@ -171,141 +217,3 @@ def _where_info(condition: Info, a: Info, b: Info) -> Info:
 @operator("Where", infer=_where_info, traits=S)
 def where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
-
-
-def _cast_info(x: Info, *, to: int, saturate: int = 1, round_mode: str = "up") -> Info:
-    return tensor(BY_CODE[to], x.shape, x.value if x.value is not None and BY_CODE[to] == np.int64 else None)
-
-
-@operator("Cast", infer=_cast_info, traits=E)
-def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
-    """Float to integer truncates; out-of-range and NaN are implementation-defined in ONNX and saturate (NaN to 0) here."""
-    return cast_to(x, BY_CODE[to], bool(saturate))
-
-
-def cast_to(x: Array, dtype: DType, saturate: bool = True) -> Array:
-    """``x`` as ``dtype`` by ONNX's rules, strings both ways included."""
-    if x.dtype == dtype:
-        return x
-    if x.dtype == STRING:
-        flat = [float(v) if dtype.kind not in "iu" else int(float(v)) for v in x.ravel()]
-        return np.array(flat, dtype=np.float64 if dtype.kind not in "iu" else np.int64).reshape(x.shape).astype(dtype)
-    if dtype == STRING:
-        texts = np.empty(x.shape, dtype=object)
-        texts.reshape(-1)[:] = [_text(v) for v in x.ravel()]
-        return texts
-    if dtype.kind in "iu" and x.dtype in FLOATING and x.dtype.kind == "f":
-        return _float_to_int(x, dtype)
-    return x.astype(dtype)
-
-
-def _text(v: Any) -> str:
-    return str(v.item()) if isinstance(v, np.generic) and v.dtype.kind in "biu" else f"{v:.9g}"
-
-
-def _float_to_int(x: Array, dtype: DType) -> Array:
-    info = np.iinfo(dtype)
-    if np.isfinite(x).all() and (x.size == 0 or (float(x.min()) > info.min and float(x.max()) < info.max)):
-        return x.astype(dtype)
-    y = np.trunc(x.astype(np.float64))
-    low, high = y <= float(info.min), y >= float(info.max)
-    safe = np.where(low | high | np.isnan(y), 0, y).astype(dtype)
-    return np.where(low, dtype.type(info.min), np.where(high, dtype.type(info.max), safe)).astype(dtype)
-
-
-# ---- activations
-
-
-@operator("Relu", infer=same_as_first, traits=E)
-def relu(x: Array) -> Array:
-    """max(x, 0): NaN stays NaN."""
-    return np.maximum(x, x.dtype.type(0))
-
-
-@operator("LeakyRelu", infer=same_as_first, traits=E)
-def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
-    return np.where(x < 0, x * x.dtype.type(alpha), x)
-
-
-def _prelu_info(x: Info, slope: Info) -> Info:
-    return Info(x.type)
-
-
-@operator("PRelu", infer=_prelu_info, traits=E)
-def prelu(x: Array, slope: Array) -> Array:
-    return np.where(x < 0, x * slope, x)
-
-
-@operator("Clip", infer=lambda x, low=None, high=None: Info(x.type), traits=E)
-def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """min(max(x, low), high): the upper bound wins where the two cross; NaN stays NaN."""
-    if low is not None:
-        x = np.maximum(x, low.reshape(()).astype(x.dtype))
-    return np.minimum(x, high.reshape(()).astype(x.dtype)) if high is not None else x
-
-
-@operator("Sigmoid", infer=same_as_first, traits=E)
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)) by the branch that cannot overflow, so that both tails keep their relative accuracy."""
-    w = wide(x)
-    decay = np.exp(-np.abs(w))
-    return narrow(np.where(w >= 0, 1, decay) / (1 + decay), x)
-
-
-operator("Tanh", infer=same_as_first, traits=E)(lambda x: np.tanh(x))
-
-
-@operator("HardSigmoid", infer=same_as_first, traits=E)
-def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    w = wide(x)
-    return narrow(np.clip(w * w.dtype.type(alpha) + w.dtype.type(beta), 0, 1), x)
-
-
-@operator("HardSwish", infer=same_as_first, traits=E)
-def hard_swish(x: Array) -> Array:
-    """x * clip(x / 6 + 1/2, 0, 1)."""
-    w = wide(x)
-    return narrow(w * np.clip(w * w.dtype.type(1 / 6) + w.dtype.type(0.5), 0, 1), x)
-
-
-@operator("Elu", infer=same_as_first, traits=E)
-def elu(x: Array, *, alpha: float = 1.0) -> Array:
-    w = wide(x)
-    return narrow(np.where(w < 0, w.dtype.type(alpha) * np.expm1(np.minimum(w, 0)), w), x)
-
-
-@operator("Celu", infer=same_as_first, traits=E)
-def celu(x: Array, *, alpha: float = 1.0) -> Array:
-    w, a = wide(x), wide(x).dtype.type(alpha)
-    return narrow(np.maximum(w, 0) + np.minimum(a * np.expm1(np.minimum(w, 0) / a), 0), x)
-
-
-@operator("Selu", infer=same_as_first, traits=E)
-def selu(x: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
-    w = wide(x)
-    a, g = w.dtype.type(alpha), w.dtype.type(gamma)
-    return narrow(g * np.where(w > 0, w, a * np.expm1(np.minimum(w, 0))), x)
-
-
-@operator("Softplus", infer=same_as_first, traits=E)
-def softplus(x: Array) -> Array:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor cancels."""
-    w = wide(x)
-    return narrow(np.maximum(w, 0) + np.log1p(np.exp(-np.abs(w))), x)
-
-
-@operator("Softsign", infer=same_as_first, traits=E)
-def softsign(x: Array) -> Array:
-    w = wide(x)
-    return narrow(w / (1 + np.abs(w)), x)
-
-
-@operator("ThresholdedRelu", infer=same_as_first, traits=E)
-def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
-    return np.where(x > x.dtype.type(alpha), x, x.dtype.type(0))
-
-
-@operator("Shrink", infer=same_as_first, traits=E)
-def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    bias_, lambd_ = np.asarray(bias).astype(x.dtype), np.asarray(lambd).astype(x.dtype)
-    return np.where(x < -lambd_, x + bias_, np.where(x > lambd_, x - bias_, x.dtype.type(0)))

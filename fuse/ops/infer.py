@@ -122,7 +122,8 @@ def check_arity(record: Operator, inputs: Sequence[object]) -> None:
         f"takes at most {record.max_inputs} inputs, {len(inputs)} given",
     )
     for index in range(record.min_inputs):
-        expect(index < len(inputs) and inputs[index] is not None, f"input {index} is required and missing")
+        there = index < len(inputs) and (inputs[index] is not None or index in record.optional)
+        expect(there, f"input {index} is required and missing")
 
 
 def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[str, Any], out: Info) -> Info:
@@ -163,9 +164,9 @@ def known(value: Value | None, facts: Mapping[Value, Info]) -> Info | None:
         return None
     if value in facts:
         return facts[value]
-    sizes = value.is_const and value.dtype is not None and value.dtype.kind in "iub"
-    if sizes and value.nbytes <= CARRIED * value.dtype.itemsize:
-        return Info(value.type, value.data)
+    if value.is_const and value.dtype is not None and value.dtype.kind in "iubf":
+        small = value.nbytes <= CARRIED * value.dtype.itemsize
+        return Info(value.type, value.data if small else None)
     return Info(value.type)
 
 

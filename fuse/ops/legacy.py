@@ -6,6 +6,7 @@ Source: the changelog of the ONNX operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -153,7 +154,7 @@ def batch_normalization_1(
     """
     for name, value in (("scale", scale), ("B", b), ("mean", mean), ("var", var)):
         _check_parameter(name, value.shape, x.shape, spatial)
-    flat = x if spatial else x.reshape(x.shape[0], -1)
+    flat = x if spatial else x.reshape(x.shape[0], math.prod(x.shape[1:]))
     scale, b = scale.reshape(-1), b.reshape(-1)
     if is_test:
         y = by_statistics(flat, scale, b, mean.reshape(-1), var.reshape(-1), epsilon).reshape(x.shape)

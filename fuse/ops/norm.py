@@ -16,7 +16,7 @@ from fuse.ir.dims import Dim
 from fuse.ir.dtypes import BY_CODE, Array
 from fuse.ir.types import Shape
 from fuse.ops.elementwise import narrow, wide
-from fuse.ops.infer import broadcast_dims, common_dtype, normal_axes, normal_axis, show_shape
+from fuse.ops.infer import common_dtype, normal_axes, normal_axis, show_shape
 from fuse.ops.record import Info, expect, operator, tensor
 from fuse.ops.window import Ints
 
@@ -178,7 +178,8 @@ def group_normalization(
 
 
 def _by_groups(x: Array, num_groups: int, epsilon: float, stash_type: int = 1) -> Array:
-    grouped = _stashed(x, stash_type).reshape(x.shape[0], num_groups, x.shape[1] // num_groups, -1)
+    grouped = _stashed(x, stash_type)
+    grouped = grouped.reshape(x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
     return standardise(grouped, (2, 3), epsilon)[0]
 
 
@@ -208,11 +209,12 @@ def _stashed(x: Array, stash_type: int) -> Array:
 
 def _fits(name: str, shape: Shape | None, x: Shape) -> None:
     """Raise ``ShapeError`` where ``shape`` does not broadcast to ``x`` as it is."""
-    known = (*x, *(shape or ()))
-    if shape is not None and all(isinstance(d, int) for d in known):
-        expect(
-            broadcast_dims([x, shape]) == tuple(x), f"{name} {show_shape(shape)} does not broadcast to {show_shape(x)}"
-        )
+    if shape is None:
+        return
+    ends = zip(reversed(shape), reversed(x), strict=False)
+    clash = any(isinstance(s, int) and isinstance(d, int) and s not in (1, d) for s, d in ends)
+    fits = len(shape) <= len(x) and not clash
+    expect(fits, f"{name} {show_shape(shape)} does not broadcast to {show_shape(x)}")
 
 
 def _stat_dims(x: Shape, axis: int) -> Shape:

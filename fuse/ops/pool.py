@@ -268,7 +268,9 @@ def _unpooled_dims(x: Shape, window: Window) -> Shape:
     """The input shape of the MaxPool that is undone, at its smallest."""
     found: list[Dim] = []
     for dim, stride, extent, (begin, end) in zip(x[2:], window.strides, window.extents, window.pads, strict=True):
-        found.append(None if dim is None else (dim - 1) * stride + (extent - begin - end))
+        size = None if dim is None else (dim - 1) * stride + (extent - begin - end)
+        expect(not isinstance(size, int) or size >= 0, f"pads {begin} and {end} leave an axis of {size}")
+        found.append(size)
     return (*x[:2], *found)
 
 

@@ -102,7 +102,10 @@ def sizes(dims: Sequence[Dim]) -> Info:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator's meaning.  ``defaults`` holds the attributes that may be absent; ``required`` those that may not."""
+    """An operator's meaning.  ``defaults`` holds the attributes that may be absent; ``required`` those that may not.
+
+    ``optional`` holds the places of inputs below ``min_inputs`` that may be absent all the same.
+    """
 
     op: str
     kernel: Callable[..., Any]
@@ -113,6 +116,7 @@ class Operator:
     min_inputs: int
     max_inputs: int | None
     wants_outputs: bool
+    optional: frozenset[int] = frozenset()
 
     def has(self, trait: Trait) -> bool:
         """True where every flag of ``trait`` is set."""
@@ -128,18 +132,22 @@ def operator(
     """Register the decorated kernel under each name of ``ops``.
 
     A kernel returns its output, or a tuple where there are several.  It takes ``n_outputs`` (how many the node has)
-    by declaring that keyword, and ``run`` where the operator is a control-flow one.
+    by declaring that keyword, and ``run`` where the operator is a control-flow one.  An input that may be absent has
+    the default None; where an input that may not be follows it, the annotation ``Array | None`` says so instead.
     """
 
     def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        low, high, defaults, required = 0, 0, {}, set()
+        low, high, defaults, required, optional = 0, 0, {}, set(), set()
         variadic = wants_outputs = False
         for p in inspect.signature(kernel).parameters.values():
             if p.kind is p.VAR_POSITIONAL:
                 variadic = True
             elif p.kind is p.POSITIONAL_OR_KEYWORD:
+                if p.default is p.empty:
+                    low += 1
+                    if str(p.annotation).endswith("| None"):
+                        optional.add(high)
                 high += 1
-                low += p.default is p.empty
             elif p.name == "n_outputs":
                 wants_outputs = True
             elif p.name != "run":
@@ -149,8 +157,9 @@ def operator(
                     defaults[p.name] = p.default
         for op in ops:
             assert op not in OPERATORS, op
+            most = None if variadic else high
             OPERATORS[op] = Operator(
-                op, kernel, infer, traits, defaults, frozenset(required), low, None if variadic else high, wants_outputs
+                op, kernel, infer, traits, defaults, frozenset(required), low, most, wants_outputs, frozenset(optional)
             )
         return kernel
 

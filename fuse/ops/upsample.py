@@ -1,33 +1,50 @@
 """The ancestors of Resize: Upsample, and Resize as it was in operator set 10.
 
-All of them map an output position to ``position / scale`` and take the input below it (nearest) or the weighted mean of
-its neighbours (linear).
+All of them map an output position to ``position / scale`` and take the weighted mean of its neighbours (linear), or one
+of them (nearest): the lower where an axis grows and the upper where it shrinks.  ONNX did not say which; this is what
+onnxruntime does.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from fuse.errors import quote
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
+from fuse.ops.infer import show_shape
 from fuse.ops.record import Info, expect, operator, tensor
 from fuse.ops.resize import resize, scaled_dim
 
 MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}
 
 
+def _check_mode(mode: str) -> None:
+    expect(mode in MODES, f"mode {quote(mode)} is not one of nearest, linear")
+
+
 def _scaled(x: Array, scales: Array, mode: str) -> Array:
-    expect(mode in MODES, f"mode {mode!r} is not one of nearest, linear")
-    return resize(x, None, scales, coordinate_transformation_mode="asymmetric", mode=MODES[mode], nearest_mode="floor")
+    _check_mode(mode)
+    expect(scales.shape == (x.ndim,), f"scales are {show_shape(scales.shape)} for an input of rank {x.ndim}")
+    for shrinks, nearest in ((False, "floor"), (True, "ceil")):
+        axes = [axis for axis, scale in enumerate(scales) if (scale < 1) == shrinks]
+        if axes:
+            x = resize(
+                x, None, scales[axes], axes=axes,
+                coordinate_transformation_mode="asymmetric", mode=MODES[mode], nearest_mode=nearest,
+            )  # fmt: skip
+    return x
 
 
 def _info(x: Info, scales: Info, *, mode: str = "nearest") -> Info:
+    _check_mode(mode)
     if x.shape is None:
         return tensor(x.dtype)
     shape: Shape = (None,) * len(x.shape)
-    if scales.shape is not None and len(scales.shape) == 1 and isinstance(scales.shape[0], int):
-        expect(scales.shape[0] == len(x.shape), f"{scales.shape[0]} scales for an input of rank {len(x.shape)}")
-    if scales.value is not None:
+    if scales.shape is not None and all(isinstance(d, int) for d in scales.shape):
+        fits = scales.shape == (len(x.shape),)
+        expect(fits, f"scales are {show_shape(scales.shape)} for an input of rank {len(x.shape)}")
+    if scales.value is not None and scales.value.size == len(x.shape):
         shape = tuple(scaled_dim(d, float(s)) for d, s in zip(x.shape, scales.value, strict=True))
     return tensor(x.dtype, shape)
 
@@ -39,6 +56,7 @@ def upsample(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
 
 
 def _info_1(x: Info, *, height_scale: float, width_scale: float, mode: str = "nearest") -> Info:
+    _check_mode(mode)
     if x.shape is None:
         return tensor(x.dtype)
     expect(len(x.shape) == 4, f"the input is {len(x.shape)}-D, not 4-D")

@@ -25,6 +25,9 @@ from fuse.ops.record import expect
 Ints = Sequence[int]
 Pads = tuple[tuple[int, int], ...]
 
+LARGEST = 1 << 31
+"""No attribute of a window reaches this: every runtime keeps them in 32 bits."""
+
 AUTO = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
@@ -151,10 +154,12 @@ def _checked(
     dilations = _entries("dilations", dilations, n, 1)
     for name, values in (("kernel_shape", kernel), ("strides", strides), ("dilations", dilations)):
         expect(all(v > 0 for v in values), f"{name} {list(values)} must be positive")
+        expect(max(values, default=1) < LARGEST, f"{name} {list(values)} is beyond any tensor")
     expect(auto_pad in AUTO, f"auto_pad {quote(auto_pad)} is not one of {', '.join(AUTO)}")
     flat = pads if pads is not None else (0,) * (2 * n)
     expect(len(flat) == 2 * n, f"pads has {len(flat)} entries, a {n}-D kernel needs {2 * n}")
     expect(all(v >= 0 for v in flat), f"pads {list(flat)} must not be negative")
+    expect(max(flat, default=0) < LARGEST, f"pads {list(flat)} is beyond any tensor")
     expect(
         auto_pad == "NOTSET" or not any(flat), f"auto_pad {auto_pad} and explicit pads {list(flat)} exclude each other"
     )

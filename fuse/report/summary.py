@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx
-
 from fuse.ir.graph import Model
 from fuse.ir.text import spell_type
+from fuse.model.rest import producer
 
 
 def summary(model: Model) -> dict[str, Any]:
     """The facts for JSON: strings as the model has them, types as ``fuse.ir.text`` spells them, bytes in memory."""
-    carried = onnx.ModelProto.FromString(model.extra)
     graph = model.graph
     return {
         "source": model.source,
         "graph": graph.name,
         "ir_version": model.ir_version,
         "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
-        "producer": " ".join(filter(None, map(_text, [carried.producer_name, carried.producer_version]))),
+        "producer": producer(model),
         "inputs": [{"name": v.name, "type": spell_type(v.type), "default": v.data is not None} for v in graph.inputs],
         "outputs": [{"name": slot.name, "type": spell_type(slot.type or slot.value.type)} for slot in graph.outputs],
         "nodes": model.node_count(),
@@ -29,7 +27,3 @@ def summary(model: Model) -> dict[str, Any]:
         "weight_bytes": model.weight_bytes(),
     }
 
-
-def _text(carried: str | bytes) -> str:
-    """A string that nobody has checked: protobuf hands out what is not UTF-8 as bytes."""
-    return carried if isinstance(carried, str) else carried.decode("utf-8", "backslashreplace")

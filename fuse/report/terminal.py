@@ -24,9 +24,9 @@ from fuse.report.sawtooth import EIGHTHS, sawtooth, show_bytes
 from fuse.report.values import shown
 
 if TYPE_CHECKING:
-    from fuse.api import Report
     from fuse.planner import MemoryPlan
-    from fuse.verify.verdict import OutputRow, Verdict
+    from fuse.proof.verdict import OutputRow, Verdict
+    from fuse.report.outcome import Report
 
 #: Values that the plan's table names as what makes the peak.
 MOST_VALUES = 8

@@ -13,7 +13,7 @@ import pytest
 import fuse
 from fuse import api
 from fuse.report.terminal import plain
-from fuse.verify.verdict import Verdict
+from fuse.proof.verdict import Verdict
 from tests.cli.calls import ROOT, call, chain, ok, strict, wide, write
 
 

@@ -1,0 +1,397 @@
+"""onnxruntime's operators on 8-bit tensors: each is the real operator between a dequantisation and a quantisation.
+
+A function of one 8-bit value has 256 answers, which are computed once and looked up.  The arithmetic is float32, as the
+operators' texts have it, so an answer that lies on the edge between two steps (within rounding of float32) may fall to
+either; onnxruntime, whose kernels fuse these steps, takes the other one in about one case of 10^5.
+Source: onnxruntime's docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fuse.ir.dtypes import BOOL, Array
+from fuse.ir.types import Shape
+from fuse.ops.bounds import at_run_time
+
+from fuse.ops.infer import broadcast_dims, common_dtype, normal_axes, normal_axis
+from fuse.ops.move import joined
+from fuse.ops.qconv import first, last, shape_first, shape_last
+from fuse.ops.qmatmul import INT32, centred, single
+from fuse.ops.quant import reals, steps, to_integers
+from fuse.ops.record import OPERATORS, Info, expect, operator, tensor
+from fuse.ops.softmax import softmax
+from fuse.ops.window import Ints, Window, make_window, pad
+
+TABLE = 512
+"""Smaller tensors are computed as they are; from here on a table of 256 answers is cheaper."""
+
+
+def real(x: Array, scale: Array, zero: Array | None) -> Array:
+    """What the quantised ``x`` stands for, in the scale's dtype."""
+    origin = None if zero is None else single(zero, "a zero point")
+    return reals(x, single(scale, "a scale"), origin, scale.dtype)
+
+
+def quantised(y: Array, scale: Array, zero: Array | None, like: Array) -> Array:
+    """``y`` in the dtype of ``zero``, or where that is absent of ``like``."""
+    step, origin = single(scale, "a scale"), None if zero is None else single(zero, "a zero point")
+    return steps(y, step, origin, like.dtype if zero is None else zero.dtype)
+
+
+def settled(y: Array, scale: Array, zero: Array | None, like: Array) -> Array:
+    """``quantised``, but rounded after the zero point is added: halves go to the step that is even with it."""
+    q = np.asarray(y / single(scale, "a scale"))
+    if zero is not None:
+        q += single(zero, "a zero point").astype(q.dtype)
+    return to_integers(q, None, like.dtype if zero is None else zero.dtype)
+
+
+def looked_up(x: Array, answers: Callable[[Array], Array]) -> Array:
+    """``answers(x)`` for an elementwise function of 8-bit values."""
+    if x.size < TABLE or x.dtype.itemsize != 1:
+        return answers(x)
+    table = answers(np.arange(256, dtype=np.uint8).view(x.dtype))
+    return np.take(table, x.view(np.uint8))
+
+
+def _one_type(x: Info, *others: Info | None) -> Info:
+    common_dtype(x, *others)
+    return tensor(x.dtype, x.shape)
+
+
+# ---- of two tensors
+
+
+def _binary_info(
+    a: Info,
+    a_scale: Info,
+    a_zero: Info | None,
+    b: Info,
+    b_scale: Info,
+    b_zero: Info | None,
+    c_scale: Info,
+    c_zero: Info | None = None,
+) -> Info:
+    return tensor(common_dtype(a, a_zero, b, b_zero, c_zero), broadcast_dims([a.shape, b.shape]))
+
+
+def _binary(op: str, combine: Callable[[Array, Array], Array]) -> None:
+    @operator(f"com.microsoft::{op}", infer=_binary_info)
+    @at_run_time
+    def kernel(
+        a: Array,
+        a_scale: Array,
+        a_zero: Array | None,
+        b: Array,
+        b_scale: Array,
+        b_zero: Array | None,
+        c_scale: Array,
+        c_zero: Array | None = None,
+    ) -> Array:
+        y = np.asarray(combine(real(a, a_scale, a_zero), real(b, b_scale, b_zero)))
+        return settled(y, c_scale, c_zero, a)
+
+
+_binary("QLinearAdd", np.add)
+_binary("QLinearMul", np.multiply)
+
+
+def _mul_integer_info(a: Info, a_zero: Info | None, b: Info, b_zero: Info | None = None) -> Info:
+    common_dtype(a, a_zero, b, b_zero)
+    return tensor(INT32, broadcast_dims([a.shape, b.shape]))
+
+
+@operator("com.microsoft::MulInteger", infer=_mul_integer_info)
+@at_run_time
+def mul_integer(a: Array, a_zero: Array | None, b: Array, b_zero: Array | None = None) -> Array:
+    """``(a - a_zero) * (b - b_zero)`` in int32."""
+    left = centred(a, None if a_zero is None else single(a_zero, "the zero point of A"))
+    right = centred(b, None if b_zero is None else single(b_zero, "the zero point of B"))
+    return np.asarray(left * right).astype(np.int32)
+
+
+def _where_info(
+    condition: Info,
+    x: Info,
+    x_scale: Info,
+    x_zero: Info,
+    y: Info,
+    y_scale: Info,
+    y_zero: Info,
+    z_scale: Info,
+    z_zero: Info,
+) -> Info:
+    expect(condition.dtype in (None, BOOL), "the condition must be bool")
+    return tensor(common_dtype(x, x_zero, y, y_zero, z_zero), broadcast_dims([condition.shape, x.shape, y.shape]))
+
+
+@operator("com.microsoft::QLinearWhere", infer=_where_info)
+@at_run_time
+def qlinear_where(
+    condition: Array,
+    x: Array,
+    x_scale: Array,
+    x_zero: Array,
+    y: Array,
+    y_scale: Array,
+    y_zero: Array,
+    z_scale: Array,
+    z_zero: Array,
+) -> Array:
+    """``x`` where the condition holds, else ``y``, both in the steps of ``z``."""
+    chosen = np.where(
+        condition, _moved(x, x_scale, x_zero, z_scale, z_zero), _moved(y, y_scale, y_zero, z_scale, z_zero)
+    )
+    return np.asarray(chosen, z_zero.dtype)
+
+
+def _moved(x: Array, scale: Array, zero: Array, new_scale: Array, new_zero: Array) -> Array:
+    """``x`` in other steps; the same array where they are not others."""
+    if (
+        zero.dtype == new_zero.dtype
+        and single(scale, "a scale") == new_scale
+        and single(zero, "a zero point") == new_zero
+    ):
+        return x
+    return looked_up(x, lambda v: quantised(real(v, scale, zero), new_scale, new_zero, v))
+
+
+# ---- of any number of tensors
+
+
+def _triples(given: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    expect(
+        bool(given) and len(given) % 3 == 0, f"takes a tensor, a scale and a zero point each; there are {len(given)}"
+    )
+    return list(zip(given[::3], given[1::3], given[2::3], strict=True))
+
+
+def _concat_info(y_scale: Info, y_zero: Info, *given: Info, axis: int) -> Info:
+    triples = _triples(given)
+    common_dtype(y_zero, *(x for x, _, _ in triples))
+    return tensor(y_zero.dtype, joined([x.shape for x, _, _ in triples], axis))
+
+
+@operator("com.microsoft::QLinearConcat", infer=_concat_info)
+@at_run_time
+def qlinear_concat(y_scale: Array, y_zero: Array, *given: Array, axis: int) -> Array:
+    """The tensors one after another along ``axis``, all in the steps of the output."""
+    triples = _triples(given)
+    joined([x.shape for x, _, _ in triples], axis)
+    return np.concatenate([_moved(x, scale, zero, y_scale, y_zero) for x, scale, zero in triples], axis=axis)
+
+
+# ---- of one tensor
+
+
+def _unary_info(
+    x: Info, x_scale: Info, x_zero: Info | None, y_scale: Info, y_zero: Info | None = None, **_: Any
+) -> Info:
+    return _one_type(x, x_zero, y_zero)
+
+
+@operator("com.microsoft::QLinearSigmoid", infer=_unary_info)
+@at_run_time
+def qlinear_sigmoid(
+    x: Array, x_scale: Array, x_zero: Array | None, y_scale: Array, y_zero: Array | None = None
+) -> Array:
+    return looked_up(x, lambda v: quantised(OPERATORS["Sigmoid"].kernel(real(v, x_scale, x_zero)), y_scale, y_zero, v))
+
+
+@operator("com.microsoft::QLinearLeakyRelu", infer=_unary_info)
+@at_run_time
+def qlinear_leaky_relu(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+    *,
+    alpha: float = 0.01,
+) -> Array:
+    def answers(v: Array) -> Array:
+        r = real(v, x_scale, x_zero)
+        return quantised(np.where(r < 0, r * r.dtype.type(alpha), r), y_scale, y_zero, v)
+
+    return looked_up(x, answers)
+
+
+def _softmax_info(
+    x: Info,
+    x_scale: Info,
+    x_zero: Info | None,
+    y_scale: Info,
+    y_zero: Info,
+    *,
+    opset: int,
+    axis: int = -1,
+) -> Info:
+    if x.rank:
+        normal_axis(axis, x.rank)
+    return _one_type(x, x_zero, y_zero)
+
+
+@operator("com.microsoft::QLinearSoftmax", infer=_softmax_info)
+@at_run_time
+def qlinear_softmax(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array,
+    *,
+    opset: int,
+    axis: int = -1,
+) -> Array:
+    """Softmax along ``axis``; under operator set 12 and below, over all axes from ``axis`` on.
+
+    onnxruntime rounds ``1 / y_scale`` down to a whole number, so that its answers are one step lower where it is not.
+    """
+    place = normal_axis(axis, x.ndim)
+    shape = x.shape if opset >= 13 else (math.prod(x.shape[:place]), math.prod(x.shape[place:]))
+    probabilities = softmax(real(x, x_scale, None).reshape(shape), axis=place if opset >= 13 else -1)
+    return quantised(probabilities.reshape(x.shape), y_scale, y_zero, x)
+
+
+# ---- means
+
+
+def _average_info(
+    x: Info,
+    x_scale: Info,
+    x_zero: Info | None,
+    y_scale: Info,
+    y_zero: Info | None = None,
+    *,
+    kernel_shape: Ints,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    **window: Any,
+) -> Info:
+    image = shape_first(x.shape) if channels_last else x.shape
+    attrs = {"kernel_shape": kernel_shape, "count_include_pad": count_include_pad, **window}
+    pooled: Info = OPERATORS["AveragePool"].infer(tensor(x.dtype, image), **attrs)  # type: ignore[misc]
+    return tensor(common_dtype(x, x_zero, y_zero), shape_last(pooled.shape) if channels_last else pooled.shape)
+
+
+@operator("com.microsoft::QLinearAveragePool", infer=_average_info)
+@at_run_time
+def qlinear_average_pool(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """AveragePool.  The windows are summed tap by tap: means often lie half-way between two steps, and it is the order
+    of the sum that decides which of them float32 arrives at."""
+    image = first(x) if channels_last else x
+    window = make_window(image.ndim, kernel_shape, strides, None, pads, auto_pad, ceil_mode)
+    out = tuple(d for d in window.out_dims(image.shape[2:]) if isinstance(d, int))
+    sums = _tap_sums(real(image, x_scale, x_zero), window, out)
+    ones = np.ones((1, 1, *image.shape[2:]), sums.dtype)
+    if count_include_pad:
+        counts = _tap_sums(pad(ones, window.padding(image.shape[2:]), 1), _bare(window), out)
+    else:
+        counts = _tap_sums(ones, window, out)
+    y = settled(sums / np.maximum(counts, 1), y_scale, y_zero, x)
+    return last(y) if channels_last else y
+
+
+def _bare(window: Window) -> Window:
+    """The window without its padding, for an image that is padded already."""
+    return make_window(None, window.kernel, window.strides, window.dilations, None, "NOTSET", int(window.ceil))
+
+
+def _tap_sums(x: Array, window: Window, out: tuple[int, ...]) -> Array:
+    """What each window holds, in the order of its taps."""
+    seen = window.slide(pad(x, window.frame(x.shape[2:], out), 0), out)
+    total = np.zeros((*x.shape[:2], *out), x.dtype)
+    for tap in window.taps():
+        place: Any = (slice(None), slice(None), *tap)
+        total += seen[place]
+    return total
+
+
+def _global_info(x: Info, x_scale: Info, x_zero: Info, y_scale: Info, y_zero: Info, *, channels_last: int = 0) -> Info:
+    image = shape_first(x.shape) if channels_last else x.shape
+    pooled = None if image is None else (*image[:2], *(1,) * (len(image) - 2))
+    return tensor(common_dtype(x, x_zero, y_zero), shape_last(pooled) if channels_last else pooled)
+
+
+@operator("com.microsoft::QLinearGlobalAveragePool", infer=_global_info)
+@at_run_time
+def qlinear_global_average_pool(
+    x: Array, x_scale: Array, x_zero: Array, y_scale: Array, y_zero: Array, *, channels_last: int = 0
+) -> Array:
+    """The mean of each channel, from the exact sum of its steps."""
+    expect(x.ndim >= 2, f"the input needs batch and channel, its rank is {x.ndim}")
+    axes = tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
+    return _mean(x, x_scale, x_zero, y_scale, y_zero, axes, True)
+
+
+def _mean(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None,
+    axes: tuple[int, ...],
+    keepdims: bool,
+) -> Array:
+    count = math.prod(x.shape[a] for a in axes)
+    origin = 0 if x_zero is None else int(single(x_zero, "the zero point of x"))
+    sums = np.asarray(np.sum(x, axis=axes, dtype=np.int64, keepdims=keepdims)) - origin * count
+    scale = single(x_scale, "the scale of x")
+    factor = np.asarray(scale / (single(y_scale, "the scale of y") * scale.dtype.type(count)))
+    q = np.asarray(sums.astype(factor.dtype) * factor)
+    zero = None if y_zero is None else single(y_zero, "the zero point of y")
+    return to_integers(q, zero, x.dtype if y_zero is None else y_zero.dtype)
+
+
+def _reduced(shape: Shape, axes: Sequence[int], keepdims: int) -> tuple[tuple[int, ...], Shape]:
+    gone = normal_axes(axes, len(shape)) if axes else tuple(range(len(shape)))
+    kept = tuple(1 if i in gone else d for i, d in enumerate(shape) if keepdims or i not in gone)
+    return gone, kept
+
+
+def _reduce_mean_info(
+    x: Info,
+    x_scale: Info,
+    x_zero: Info | None,
+    y_scale: Info,
+    y_zero: Info | None = None,
+    *,
+    axes: Sequence[int],
+    keepdims: int,
+) -> Info:
+    return tensor(common_dtype(x, x_zero, y_zero), None if x.shape is None else _reduced(x.shape, axes, keepdims)[1])
+
+
+@operator("com.microsoft::QLinearReduceMean", infer=_reduce_mean_info)
+@at_run_time
+def qlinear_reduce_mean(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+    *,
+    axes: Sequence[int],
+    keepdims: int,
+) -> Array:
+    """The mean over ``axes`` (all where none is named), from the exact sum of the steps."""
+    return _mean(x, x_scale, x_zero, y_scale, y_zero, _reduced(x.shape, axes, keepdims)[0], bool(keepdims))
