@@ -42,8 +42,7 @@ def copy_graph(graph: Graph, mapped: Mapped, bindings: Bindings | None = None) -
     copy_body(graph, result, mapped, bindings)
     for slot in graph.outputs:
         shown = mapped.get(slot.value, slot.value)
-        if shown is None:
-            raise ModelError(f"output {quote(slot.name)} of a subgraph is an input that the function call leaves out")
+        assert shown is not None, "an input that the function call leaves out"
         result.add_output(slot.name, shown, slot.type).info = slot.info
     result.listed = [copied for v in graph.listed if (copied := mapped.get(v)) is not None]
     return result
@@ -100,9 +99,11 @@ def inline(node: Node, function: Function) -> list[Node]:
     assert graph is not None
     mapped: Mapped = {value: node.input(i) for i, value in enumerate(body.inputs)}
     pairs = [(v, slot) for v, slot in zip(node.outputs, body.outputs, strict=False) if v is not None and v.uses]
-    for _, slot in pairs:
-        if mapped.get(slot.value, slot.value) is None:
-            raise ModelError(f"output {quote(slot.name)} is an input of the function that the call leaves out")
+    if None in mapped.values():
+        inner = [slot for graph in body.walk_graphs() if graph is not body for slot in graph.outputs]
+        for slot in (*inner, *(slot for _, slot in pairs)):
+            if mapped.get(slot.value, slot.value) is None:
+                raise ModelError(f"output {quote(slot.name)} is an input of the function that the call leaves out")
     nodes = copy_body(body, graph, mapped, {**function.defaults, **node.attrs}, before=node)
     made = set(nodes)
     for copied in nodes:

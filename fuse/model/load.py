@@ -26,6 +26,7 @@ from fuse.model.order import in_order
 from fuse.model.rest import rest_of
 from fuse.model.scope import Scope, check_name, text
 from fuse.model.tensors import read_tensor, read_type, tensor_rest
+from fuse.ops import training
 from fuse.ops.fused import restore
 from fuse.ops.spelling import bring_up
 
@@ -258,6 +259,8 @@ class _Body:
         graph.append(node)
         if formal is not None and not domain:
             self._respell(proto, node, graph)
+        if op == training.GRADIENT:
+            training.bind(node, scope.find)
 
     def _respell(self, proto: onnx.NodeProto, node: Node, graph: Graph) -> None:
         """Bring the node to the newest spelling; attributes that mean nothing any more are carried."""
@@ -280,7 +283,7 @@ def _agree(declared: Type | None, kind: TensorType) -> bool:
     """Whether an initializer is what the input of its name is declared to be."""
     if declared is None:
         return True
-    if not isinstance(declared, TensorType) or declared.dtype not in (None, kind.dtype):
+    if not isinstance(declared, TensorType) or (declared.dtype is not None and declared.dtype != kind.dtype):
         return False
     if declared.shape is None or kind.shape is None:
         return True

@@ -59,8 +59,8 @@ def formal_of(op_type: str, opset: int, domain: str) -> Formal | None:
         schema = defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
         return None
-    if schema.deprecated:
-        return None
+    if schema.deprecated and any(not s.deprecated for s in _versions(op_type, domain) if s.since_version < opset):
+        return None  # GroupNormalization was born deprecated, and is used all the same
     single = defs.OpSchema.FormalParameterOption.Single
     return Formal(
         (schema.min_input, schema.max_input),
@@ -70,6 +70,10 @@ def formal_of(op_type: str, opset: int, domain: str) -> Formal | None:
         {name: a.type.name for name, a in schema.attributes.items()},
         tuple(name for name, a in schema.attributes.items() if a.required),
     )
+
+
+def _versions(op_type: str, domain: str) -> list[Any]:
+    return [s for s in defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
 
 
 @functools.cache
@@ -104,7 +108,7 @@ def checked_formal(proto: onnx.NodeProto, domain: str, opsets: Mapping[str, int]
 
 
 def _unknown(op_type: str, domain: str, opset: int) -> UnsupportedError:
-    versions = [s for s in defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
+    versions = _versions(op_type, domain)
     if not versions:
         what = f"there is no operator {quote(op_type)} in domain {quote(domain or 'ai.onnx')}"
         return UnsupportedError(what, hint="a custom operator needs a domain of its own")

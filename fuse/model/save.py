@@ -24,6 +24,7 @@ from fuse.model.nodes import checked_formal
 from fuse.model.recipe import Recipe, to_json
 from fuse.model.said import Said, form, place, say
 from fuse.model.tensors import RECIPE_KEY, write_tensor, write_type
+from fuse.ops import training
 from fuse.ops.spelling import FROM_ATTRIBUTE, Spelled
 
 _SPARSE = "sparse_initializer"
@@ -72,7 +73,7 @@ def save(
             files.insert(0, (target.with_name(store.name), store.write))
         write_all(files)
     except (OSError, ValueError, ModelError) as error:
-        what = getattr(error, "strerror", None) or str(error)
+        what = error.what if isinstance(error, ModelError) else getattr(error, "strerror", None) or str(error)
         raise InputError(what, where=shown(target), hint="nothing was written") from None
     return target
 
@@ -258,8 +259,10 @@ class _Saver:
             proto.name = node.name
         if node.overload:
             proto.overload = node.overload
+        renamed = training.names(node, names.__getitem__) if "derivative" in node.attrs else {}
         for name, attr in spelled.attrs.items():
-            self._attribute(name, attr, proto.attribute.add(), names, opsets)
+            said = Attr(attr.kind, renamed[name], extra=attr.extra) if name in renamed else attr
+            self._attribute(name, said, proto.attribute.add(), names, opsets)
         if node.extra:
             proto.MergeFromString(node.extra)
         if (node.op, node.overload) not in self.source.functions:

@@ -82,3 +82,14 @@ def clamped(size: Dim) -> Dim:
 def element(x: Any, dtype: Any) -> Array:
     """``x`` as an array: NumPy hands out bare elements for results of rank 0."""
     return x if isinstance(x, np.ndarray) else np.asarray(x, dtype=dtype)
+
+
+def fits(name: str, shape: Sequence[Dim] | None, wanted: Sequence[Dim]) -> None:
+    """Raise ``ShapeError`` unless ``shape`` can be ``wanted``, in which None is any size; an unknown one can."""
+    if shape is not None:
+        shown = ["[" + ", ".join("?" if d is None else str(d) for d in s) + "]" for s in (shape, wanted)]
+        message = f"{name} is {shown[0]}, not {shown[1]}"
+        if len(shape) != len(wanted):
+            raise ShapeError(message)
+        for pair in zip(shape, wanted, strict=True):
+            same_dim(pair, message)

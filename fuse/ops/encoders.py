@@ -80,8 +80,7 @@ def _pairs(kind: DType | None, texts: Array, numbers: Array) -> tuple[Array, Arr
 def _label_encoder_info(x: Info, **attrs: Any) -> Info:
     if attrs.get("classes_strings") is not None:
         return _either_way(x)
-    keys, values = _keys_and_values(x.dtype, attrs)
-    return tensor(values.dtype, x.shape)
+    return tensor(_keys_and_values(x.dtype, attrs)[1].dtype, x.shape)
 
 
 def _keys_and_values(kind: DType | None, attrs: Mapping[str, Any]) -> tuple[Array, Array]:

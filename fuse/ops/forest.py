@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Members:
         return (self.numbers[rank] == values) & (self.codes[found] == code)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Votes:
     """What leaves say, in the order of the file: node i has ``count[i]`` votes from ``first[i]`` on."""
 
@@ -70,8 +71,23 @@ class Votes:
         count = np.bincount(nodes, minlength=size)
         return Votes(np.cumsum(count) - count, count, targets[order], weights[order].astype(DOUBLE))
 
+    @cached_property
+    def most(self) -> int:
+        """The votes of the node that has most."""
+        return int(self.count.max(initial=0))
 
-@dataclass(frozen=True, slots=True)
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The lowest and the highest target; (0, -1) where there are no votes."""
+        return (int(self.target.min()), int(self.target.max())) if self.target.size else (0, -1)
+
+    @cached_property
+    def positive(self) -> bool:
+        """True where no weight is negative."""
+        return bool((self.weight >= 0).all())
+
+
+@dataclass(frozen=True)
 class Forest:
     """Trees over one numbering of all their nodes, leaves included.
 
@@ -89,7 +105,7 @@ class Forest:
     roots: Array
     votes: Votes
 
-    @property
+    @cached_property
     def features(self) -> int:
         """How many features the trees read at least."""
         return int(self.feature[~self.leaf].max(initial=-1)) + 1
@@ -109,10 +125,10 @@ class Forest:
         going, node = np.arange(at.size), at
         start = np.repeat(np.arange(len(rows)) * rows.shape[1], len(self.roots))
         for _ in range(len(self.leaf) + 1):
-            keep = np.flatnonzero(~self.leaf[node])
+            keep = np.flatnonzero(~self.leaf.take(node))
             if keep.size < node.size:
                 at[going] = node
-                going, node, start = going[keep], node[keep], start[keep]
+                going, node, start = going.take(keep), node.take(keep), start.take(keep)
             if not node.size:
                 return at
             for _ in range(_LEVELS):
@@ -120,8 +136,8 @@ class Forest:
         raise RunError("a tree has no end: one of its branches leads back to itself")
 
     def _step(self, values: Array, start: Array, node: Array, missing: bool) -> Array:
-        value = values[start + self.feature[node]]
-        threshold = self.threshold[node]
+        value = values.take(start + self.feature.take(node))
+        threshold = self.threshold.take(node)
         holds = value <= threshold
         if self.equal is not None:
             holds = np.where(self.equal[node], value == threshold, holds)
@@ -130,7 +146,7 @@ class Forest:
             holds[own] = self.members.hold(node[own], value[own])
         if missing:
             holds = np.where(np.isnan(value), self.missing[node], holds)
-        return self.child[2 * node + holds]
+        return self.child.take(2 * node + holds)
 
     # ---- and what they say
 
@@ -142,7 +158,7 @@ class Forest:
         """
         rows = rows.astype(self.dtype, copy=False)
         trees = max(len(self.roots), 1)
-        step = max(min(_PAIRS, _VOTES // max(int(self.votes.count.max(initial=0)), 1)) // trees, 1)
+        step = max(min(_PAIRS, _VOTES // max(self.votes.most, 1)) // trees, 1)
         parts = [self._gathered(rows[i : i + step], targets, aggregate) for i in range(0, len(rows), step)]
         if not parts:
             return np.zeros((0, targets)), np.zeros((0, targets), dtype=np.intp)
@@ -151,11 +167,11 @@ class Forest:
 
     def _gathered(self, rows: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
         leaves = self.leaves(rows)
-        first, count = self.votes.first[leaves], self.votes.count[leaves]
+        first, count = self.votes.first.take(leaves), self.votes.count.take(leaves)
         before = np.cumsum(count) - count
         vote = np.arange(count.sum()) + np.repeat(first - before, count)
         row = np.repeat(np.repeat(np.arange(len(rows)), len(self.roots)), count)
-        place, weight = row * targets + self.votes.target[vote], self.votes.weight[vote]
+        place, weight = row * targets + self.votes.target.take(vote), self.votes.weight.take(vote)
         size = len(rows) * targets
         counts = np.bincount(place, minlength=size)
         if aggregate in ("SUM", "AVERAGE"):

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fuse.ir.copy import inline
+from fuse.ir.copy import copy_graph, inline
 from fuse.ir.dtypes import Array
 from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
-from fuse.ops.record import OPERATORS, Info, Operator, Trait
+from fuse.ops.infer import broadcast
+from fuse.ops.record import OPERATORS, Info, Operator, Trait, expect
 
 DOMAIN = "fuse"
 VERSION = 1
@@ -95,7 +96,7 @@ def _run(fused: Fused, *inputs: Array | None, **attrs: Any) -> Array:
     if fused.residual:
         residual = inputs[width]
         assert residual is not None
-        np.add(y, residual, out=y)
+        y = np.add(y, residual, out=y if residual.shape == y.shape else None)
     rest = inputs[width + fused.residual :]
     return in_place(fused.activation, y, rest, after) if fused.activation else y
 
@@ -104,7 +105,11 @@ def _infer(fused: Fused, *inputs: Info | None, **attrs: Any) -> Info:
     own, _ = split_attrs(attrs)
     base = OPERATORS[fused.base].infer
     assert base is not None
-    result: Info = base(*inputs[: len(BASES[fused.base])], **own)
+    width = len(BASES[fused.base])
+    result: Info = base(*inputs[:width], **own)
+    if fused.residual:
+        expect(len(inputs) > width and inputs[width] is not None, "the residual is missing")
+        result = broadcast(result, inputs[width])
     return Info(result.type)
 
 
@@ -180,7 +185,8 @@ def attach(model: Model) -> None:
         template = definition(op)
         opsets = {"": model.opsets[""]}
         model.functions.setdefault(
-            (op, ""), Function(DOMAIN, template.name, "", template.graph, template.attributes, {}, opsets)
+            (op, ""),
+            Function(DOMAIN, template.name, "", copy_graph(template.graph, {}), template.attributes, {}, opsets),
         )
     if used:
         model.opsets.setdefault(DOMAIN, VERSION)

@@ -25,14 +25,11 @@ from fuse.ops.scores import (
 )
 
 
-def _scores(x: Array, coefficients: Sequence[float] | None, intercepts: Sequence[float] | None, count: int) -> Array:
-    """``x`` [N, F] (or [F]) times ``count`` rows of coefficients plus the intercepts: [N, count] in float64."""
-    weights = vector(coefficients, "coefficients")
-    expect(count > 0 and weights.size % count == 0, f"{weights.size} coefficients do not divide into {count} rows")
-    rows = rows_of(x, weights.size // count)
-    say = f"{len(intercepts or ())} intercepts for {count} scores"
-    expect(not intercepts or len(intercepts) == count, say)
-    product = rows.astype(DOUBLE, copy=False) @ weights.reshape(count, -1).T
+def _scores(rows: Array, weights: Array, intercepts: Sequence[float] | None) -> Array:
+    """``rows`` [N, F] times ``weights`` [K, F] plus the intercepts: [N, K] in float64."""
+    say = f"{len(intercepts or ())} intercepts for {len(weights)} scores"
+    expect(not intercepts or len(intercepts) == len(weights), say)
+    product = rows.astype(DOUBLE, copy=False) @ weights.T
     return product + np.array(intercepts, dtype=DOUBLE) if intercepts else product
 
 
@@ -62,7 +59,10 @@ def linear_regressor(
     targets: int = 1,
 ) -> Array:
     """[N, targets]: the coefficients of each target follow each other."""
-    return transformed(_scores(x, coefficients, intercepts, targets), post_transform).astype(FLOAT)
+    weights = vector(coefficients, "coefficients")
+    expect(targets > 0 and weights.size % targets == 0, f"{weights.size} coefficients do not divide among {targets}")
+    table = weights.reshape(targets, -1)
+    return transformed(_scores(rows_of(x, table.shape[1]), table, intercepts), post_transform).astype(FLOAT)
 
 
 # ---- LinearClassifier
@@ -97,11 +97,16 @@ def linear_classifier(
     """The label of the greatest score (the first of several), and the scores after the transform.
 
     One row of coefficients is the positive class of two, which wins where its score is above zero.  ``multi_class``
-    says how the model was trained and changes nothing.
+    says how the model was trained and changes nothing.  Coefficients beyond those that the intercepts and the features
+    ask for are not read, as in onnxruntime, whose own example has such.
     """
     labels = labels_of(classlabels_ints, classlabels_strings)
-    features = rows_of(x).shape[1]
-    scores = _scores(x, coefficients, intercepts, len(coefficients) // max(features, 1))
+    rows, weights = rows_of(x), vector(coefficients, "coefficients")
+    features = rows.shape[1]
+    count = len(intercepts) if intercepts else weights.size // max(features, 1)
+    say = f"{weights.size} coefficients for {count} scores of {features} features"
+    expect(count > 0 and weights.size >= count * features, say)
+    scores = _scores(rows, weights[: count * features].reshape(count, features), intercepts)
     if scores.shape[1] == 1:
         chosen = binary_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
         if len(labels) == 2:

@@ -5,18 +5,29 @@ At run time a map is a Python dict of strings or integers to numbers (or strings
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fuse.errors import RunError, quote
-from fuse.ir.dtypes import FLOAT, INT64, STRING, Array, DType
+from fuse.ir.dtypes import DOUBLE, FLOAT, INT64, STRING, Array, DType
 from fuse.ir.types import MapType, SequenceType, TensorType
 from fuse.ops.bounds import at_run_time
 from fuse.ops.encoders import strings
 from fuse.ops.infer import show_shape
 from fuse.ops.record import Info, expect, operator, tensor
+
+
+def column(values: Iterable[Any]) -> Array:
+    """The keys or the values of a map as a tensor [len]; Python's floats stand for float32, which ONNX's maps hold."""
+    items = list(values)
+    if any(isinstance(v, str) for v in items):
+        return strings(items)
+    array = np.array(items, dtype=None if items else FLOAT)
+    exact = any(isinstance(v, np.ndarray | np.generic) and v.dtype == DOUBLE for v in items)
+    return array.astype(FLOAT) if array.dtype == DOUBLE and not exact else array
+
 
 # ---- ZipMap
 
@@ -103,8 +114,6 @@ def _cast(value: Any, dtype: DType) -> Any:
 
 # ---- DictVectorizer
 
-_PLAIN: dict[type, DType] = {float: FLOAT, int: INT64, str: STRING}
-
 
 def _dict_vectorizer_info(
     x: Info, *, int64_vocabulary: Sequence[int] | None = None, string_vocabulary: Sequence[str] | None = None
@@ -126,11 +135,9 @@ def dict_vectorizer(
     """The map's values at the places of their keys in the vocabulary, zero (or an empty string) for absent ones.
 
     The result is one row [1, V], as converters and onnxruntime have it; keys that are not in the vocabulary are left
-    out.  Its dtype is that of the first value, float32 for a Python float.
+    out.
     """
     _dict_vectorizer_info(Info(), int64_vocabulary=int64_vocabulary, string_vocabulary=string_vocabulary)
-    found = dict(_items(x))
-    first = next(iter(x.values()), 0.0)
-    dtype = np.asarray(first).dtype if isinstance(first, np.ndarray | np.generic) else _PLAIN[type(first)]
+    found, dtype = dict(_items(x)), column(x.values()).dtype
     absent: Any = "" if dtype == STRING else 0
     return _row([found.get(key, absent) for key in int64_vocabulary or string_vocabulary or ()], dtype)

@@ -1,8 +1,7 @@
 """Weights packed in 2, 4 or 8 bits, unpacked block by block where a product or a lookup needs them.
 
-Several codes share a byte, the first in its low bits (in MatMulBnb4 its high ones).  A table of 256 rows turns a byte
-into the numbers of all its codes at once.  Weights are unpacked a band of rows at a time, so that a vocabulary of
-100,000 rows never stands in memory as float32.
+Several codes share a byte, the first in its low bits (in MatMulBnb4 its high ones).  Weights are unpacked a band of
+rows at a time, so that a vocabulary of 100,000 rows never stands in memory as float32.
 Source: onnxruntime's docs/ContribOperators.md; the NF4 and FP4 codes are those of the QLoRA paper and of bitsandbytes.
 """
 
@@ -23,8 +22,8 @@ from fuse.ops.quant import granularity, reals, spread
 from fuse.ops.record import Info, expect, operator, tensor
 
 UINT8 = BY_NAME["uint8"]
-BAND = 4 << 20
-"""Weights are unpacked this many at a time: 16 MiB of float32."""
+BAND = 1 << 18
+"""Weights are unpacked this many at a time, 1 MiB of float32: 4096 x 4096 take 20 ms so, 42 in bands of 16 MiB."""
 
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -42,12 +41,6 @@ def codes(packed: Array, bits: int, count: int) -> Array:
         return packed[..., :count]
     lanes = np.stack([(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)], axis=-1)
     return lanes.reshape(*packed.shape[:-1], -1)[..., :count]
-
-
-def _table(numbers: Array, bits: int, high_first: bool = False) -> Array:
-    """For each of the 256 bytes, the ``numbers`` of the codes in it, as (256, 8 / bits)."""
-    lanes = codes(np.arange(256, dtype=np.uint8)[:, None], bits, 8 // bits)
-    return numbers[lanes[:, ::-1] if high_first else lanes]
 
 
 # ---- MatMulNBits
@@ -111,14 +104,16 @@ def matmul_nbits(
     ``accuracy_level`` allows a runtime to round ``a``; this one never does.  Half precision is computed in float32.
     """
     _check(K, N, block_size, bits, weight_prepacked)
-    shape = _product_dims(a.shape, K, N)
+    _product_dims(a.shape, K, N)
     left = wide(a)
-    y = np.zeros(shape, left.dtype)  # type: ignore[arg-type]
+    y = np.zeros((*a.shape[:-1], N), left.dtype)
     if b.size:
-        weights = _Blocks(b, scales, zeros, g_idx, K, N, block_size, bits)
-        rows = max(1, BAND // K)
+        weights = _Blocks(b, scales, zeros, g_idx, K, N, block_size, bits, left.dtype)
+        ordered = weights.order(left)
+        rows = max(1, BAND // ordered.shape[-1])
         for start in range(0, N, rows):
-            y[..., start : start + rows] = left @ weights.rows(start, min(start + rows, N)).T.astype(left.dtype)
+            some = slice(start, min(start + rows, N))
+            y[..., some] = ordered @ weights.rows(some).T
     if bias is not None:
         expect(bias.shape == (N,), f"the bias is {list(bias.shape)} for {N} outputs")
         y += bias.astype(y.dtype)
@@ -126,7 +121,11 @@ def matmul_nbits(
 
 
 class _Blocks:
-    """The packed weights of MatMulNBits: ``rows`` unpacks some of them to float32."""
+    """The packed weights of MatMulNBits: ``rows`` unpacks some of them to ``dtype``.
+
+    Unpacked weights do not stand in the order of the inputs but by (lane in the byte, byte in the block, block), so
+    that no step interleaves anything and scales repeat along the innermost axis; ``order`` puts the inputs so too.
+    """
 
     def __init__(
         self,
@@ -138,42 +137,50 @@ class _Blocks:
         outer: int,
         block: int,
         bits: int,
+        dtype: DType,
     ) -> None:
-        count = -(-inner // block)
-        self.block, self.inner, self.bits = block, inner, bits
-        self.packed = _shaped(b, (outer, count * (block * bits // 8)), "B")
-        self.scales = _shaped(wide(scales), (outer, count), "the scales")
-        self.zeros, self.groups = None, None
-        numbers = np.arange(1 << bits, dtype=np.float32)
-        if zeros is None:
-            numbers -= 1 << (bits - 1)
-        elif zeros.dtype == UINT8:
-            bytes_ = _shaped(zeros, (outer, -(-count * bits // 8)), "the zero points")
-            self.zeros = codes(bytes_, bits, count).astype(np.float32)
-        else:
-            self.zeros = _shaped(wide(zeros), (outer, count), "the zero points")
-        if groups is not None:
-            expect(groups.size >= inner, f"g_idx has {groups.size} entries for {inner} inputs")
-            self.groups = groups.reshape(-1)[:inner]
-            outside = self.groups[(self.groups < 0) | (self.groups >= count)]
-            expect(not outside.size, f"g_idx names a group beyond the {count}: {outside[:1].tolist()}")
-        self.table = _table(numbers, bits)
+        self.dtype = dtype
+        self.count, self.lanes, self.bytes, self.bits = -(-inner // block), 8 // bits, block * bits // 8, bits
+        self.packed = _shaped(b, (outer, self.count, self.bytes), "B")
+        self.scales = _shaped(wide(scales), (outer, self.count), "the scales")
+        self.zeros = np.full((outer, 1), 1 << (bits - 1), dtype)
+        if zeros is not None and zeros.dtype == UINT8:
+            packed = _shaped(zeros, (outer, -(-self.count * bits // 8)), "the zero points")
+            self.zeros = codes(packed, bits, self.count).astype(dtype)
+        elif zeros is not None:
+            self.zeros = _shaped(wide(zeros), (outer, self.count), "the zero points")
+        self.groups = None if groups is None else self._grouped(groups, inner)
 
-    def rows(self, start: int, stop: int) -> Array:
-        """Rows ``start`` to ``stop`` of the weights as (rows, K)."""
-        some = slice(start, stop)
-        w = np.take(self.table, self.packed[some], axis=0)
-        zeros = None if self.zeros is None else self.zeros[some]
-        if self.groups is not None:
-            w = w.reshape(stop - start, -1)[:, : self.inner]
-            if zeros is not None:
-                w -= zeros[:, self.groups]
-            return np.asarray(w * self.scales[some][:, self.groups])
-        w = w.reshape(stop - start, -1, self.block)
-        if zeros is not None:
-            w -= zeros[:, :, None]
-        w *= self.scales[some][:, :, None]
-        return w.reshape(stop - start, -1)[:, : self.inner]
+    def _grouped(self, groups: Array, inner: int) -> Array:
+        expect(groups.size >= inner, f"g_idx has {groups.size} entries for {inner} inputs")
+        used = groups.reshape(-1)[:inner]
+        outside = used[(used < 0) | (used >= self.count)]
+        expect(not outside.size, f"g_idx names a group beyond the {self.count}: {outside[:1].tolist()}")
+        return self.order(used)
+
+    def order(self, x: Array) -> Array:
+        """``x`` (..., K) in the order of the unpacked weights, zeros where the last block is not full."""
+        lead, full = x.shape[:-1], self.count * self.bytes * self.lanes
+        padded = np.zeros((*lead, full), x.dtype)
+        padded[..., : x.shape[-1]] = x
+        parts = padded.reshape(*lead, self.count, self.bytes, self.lanes)
+        return np.ascontiguousarray(np.moveaxis(parts, (-1, -2), (-3, -2))).reshape(*lead, full)
+
+    def rows(self, some: slice) -> Array:
+        """Some rows of the weights, in the order above."""
+        packed = np.ascontiguousarray(self.packed[some].swapaxes(1, 2))
+        w = np.empty((len(packed), self.lanes, self.bytes, self.count), self.dtype)
+        for lane in range(self.lanes):
+            w[:, lane] = (packed >> (lane * self.bits)) & ((1 << self.bits) - 1)
+        zeros, scales = self.zeros[some], self.scales[some]
+        if self.groups is None:
+            w -= zeros[:, None, None]
+            w *= scales[:, None, None]
+            return w.reshape(len(packed), -1)
+        flat = w.reshape(len(packed), -1)
+        flat -= zeros if zeros.shape[1] == 1 else zeros[:, self.groups]
+        flat *= scales[:, self.groups]
+        return flat
 
 
 def _shaped(x: Array, shape: tuple[int, ...], what: str) -> Array:
@@ -219,7 +226,8 @@ def matmul_bnb4(
     attrs = {"K": K, "N": N, "block_size": block_size, "quant_type": quant_type, "transB": transB}
     _bnb4_info(tensor(a.dtype, a.shape), tensor(None), tensor(None), **attrs)
     count = N * K
-    w = np.take(_table(BNB4[quant_type], 4, high_first=True), _shaped(b, (-(-count // 2),), "B"), axis=0).reshape(-1)
+    packed = _shaped(b, (-(-count // 2),), "B")
+    w = np.stack((BNB4[quant_type][packed >> 4], BNB4[quant_type][packed & 15]), axis=-1).reshape(-1)
     scales = np.repeat(_shaped(wide(absmax), (-(-count // block_size),), "absmax"), block_size)[:count]
     weights = np.asarray(w[:count] * scales).reshape(N, K)
     y = np.matmul(wide(a), weights.T if transB else weights)

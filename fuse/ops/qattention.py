@@ -6,8 +6,6 @@ Source: onnxruntime's docs/ContribOperators.md.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fuse.errors import UnsupportedError
@@ -15,15 +13,11 @@ from fuse.ir.dims import Dim, floordiv
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time, in_range, same_dim
+from fuse.ops.heads import MASKED, attend, later, mask_to_add, split
 from fuse.ops.infer import show_shape
-from fuse.ops.qmatmul import INT32, by_column, integer_sums, single
-from fuse.ops.quant import reals
+from fuse.ops.qmatmul import by_column, integer_sums, single
+from fuse.ops.quant import INT32, reals
 from fuse.ops.record import Info, expect, operator, tensor
-from fuse.ops.softmax import softmax
-
-MASKED = -10000.0
-"""What is added to the score of a position that a mask excludes, where no value is given."""
-
 
 # ---- QAttention
 
@@ -98,47 +92,24 @@ def qattention(
 ) -> tuple[Array, Array]:
     """Self-attention of ``x`` (batch, length, width) through ``weight`` (width, 3 * hidden); also the present state.
 
-    ``mask`` counts or marks positions: (batch,) where each sequence ends; (2 * batch,) ends and then starts; (batch,
-    total) or (batch, length, total) 1 for what is seen; (batch, 1) or (1, 1) nothing.
+    ``mask`` may have the shapes that ``fuse.ops.heads.mask_to_add`` knows.
     """
     if do_rotary or past_present_share_buffer:
         raise UnsupportedError("QAttention with do_rotary or past_present_share_buffer has no kernel")
     _heads(x.shape, weight.shape, None if past is None else past.shape, num_heads)
-    (batch, length, _), hidden = x.shape, weight.shape[1] // 3
+    batch, length, _ = x.shape
     expect(bias.shape == weight.shape[1:], f"the bias is {list(bias.shape)} for {weight.shape[1]} columns")
     sums = integer_sums(x, weight, None if x_zero is None else single(x_zero, "the zero point of the input"), w_zero)
     factor = single(x_scale, "the scale of the input") * by_column(w_scale, weight.shape, "the scale of the weight")
     projected = sums.astype(factor.dtype) * factor + bias
-    size = hidden // num_heads
-    q, k, v = projected.reshape(batch, length, 3, num_heads, size).transpose(2, 0, 3, 1, 4)
+    q, k, v = (split(part, num_heads) for part in np.split(projected, 3, axis=2))
     if past is not None:
         k, v = np.concatenate((past[0], k), axis=2), np.concatenate((past[1], v), axis=2)
     total = k.shape[2]
-    scores = np.matmul(q, k.swapaxes(-1, -2)) * k.dtype.type(1 / math.sqrt(size) if scale is None else scale)
-    if mask is not None:
-        value = MASKED if mask_filter_value is None else mask_filter_value
-        scores += np.where(_seen(mask, batch, length, total), 0, value).astype(scores.dtype)
-    if unidirectional:
-        later = np.arange(total) > np.arange(length)[:, None] + (total - length)
-        scores[..., later] = np.finfo(scores.dtype).min
-    y = np.matmul(softmax(scores, axis=-1), v).transpose(0, 2, 1, 3).reshape(batch, length, hidden)
+    value = MASKED if mask_filter_value is None else mask_filter_value
+    added = None if mask is None else mask_to_add(mask, batch, length, total, value)
+    y, _ = attend(q, k, v, scale, (added,), later(length, total) if unidirectional else None)
     return y, np.stack((k, v))
-
-
-def _seen(mask: Array, batch: int, length: int, total: int) -> Array:
-    """Where the mask lets attention go, broadcast to (batch, heads, length, total)."""
-    places = np.arange(total)
-    if mask.shape in ((batch, 1), (1, 1)) and total != 1:
-        return np.ones((1, 1, 1, 1), bool)
-    if mask.shape == (batch,):
-        return (places < mask[:, None])[:, None, None]
-    if mask.shape == (2 * batch,):
-        return ((places < mask[:batch, None]) & (places >= mask[batch:, None]))[:, None, None]
-    if mask.shape == (batch, total):
-        return (mask > 0)[:, None, None]
-    fits = mask.shape == (batch, length, total)
-    expect(fits, f"mask_index {list(mask.shape)} does not fit batch {batch}, length {length} and total {total}")
-    return (mask > 0)[:, None]
 
 
 # ---- QEmbedLayerNormalization

@@ -1,4 +1,4 @@
-"""Convolution and pooling of quantised images, and onnxruntime's operators whose channels come last.
+"""Convolution of quantised images, and onnxruntime's convolutions whose channels come last.
 
 Convolution runs on whole numbers in floating point (see ``fuse.ops.qmatmul``), so that the sums are exact and the
 algorithms are those of Conv.  Padding is the zero point, which stands for 0.  Channels-last operators turn the axes,
@@ -8,7 +8,6 @@ Source: the ONNX operator texts, and onnxruntime's docs/ContribOperators.md.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time
 from fuse.ops.conv import conv
 from fuse.ops.elementwise import wide
-from fuse.ops.pool import max_pool
-from fuse.ops.qmatmul import INT32, carrier, centred, rescaled, single, to_int32
+from fuse.ops.qmatmul import ROOM, centred, reach, rescaled, single
+from fuse.ops.quant import INT32
 from fuse.ops.record import OPERATORS, Info, expect, operator, tensor
 from fuse.ops.window import Ints
 
@@ -55,8 +54,33 @@ def integer_conv(x: Array, w: Array, x_zero: Array | None, w_zero: Array | None,
     origin = None if x_zero is None else single(x_zero, "the zero point of x")
     pixels = centred(x, origin)
     weights = centred(w, None if w_zero is None else by_output(w_zero, w, "the zero point of w"))
-    kind = carrier(math.prod(w.shape[1:]), pixels, weights, tuple(range(1, w.ndim)))
-    return to_int32(conv(pixels.astype(kind, copy=False), weights.astype(kind, copy=False), **geometry))
+    parts = _parts(weights, reach(x.dtype, origin))
+    if parts == 1:
+        return conv(pixels, weights, **geometry).astype(np.int32)
+    if not parts or geometry["group"] != 1 or x.shape[1] != w.shape[1]:
+        return conv(pixels.astype(np.float64), weights.astype(np.float64), **geometry).astype(np.int64).astype(np.int32)
+    total, step = None, -(-w.shape[1] // parts)
+    for start in range(0, w.shape[1], step):
+        some = slice(start, start + step)
+        sums = conv(np.ascontiguousarray(pixels[:, some]), np.ascontiguousarray(weights[:, some]), **geometry)
+        total = sums.astype(np.int32) if total is None else total + sums.astype(np.int32)
+    return np.asarray(total)
+
+
+def _parts(weights: Array, largest: int) -> int:
+    """In how many parts the input channels must be taken for sums that float32 holds; 0 where one channel is too much.
+
+    The weights' own sums bound the results far tighter than their number does: 64 channels under a 3x3 kernel seldom
+    need a second part.
+    """
+    sizes = np.abs(weights).sum(axis=tuple(range(2, weights.ndim)), dtype=np.float64)
+    channels, parts = sizes.shape[1], 1
+    while parts <= channels:
+        starts = np.arange(0, channels, -(-channels // parts))
+        if sizes.size == 0 or np.add.reduceat(sizes, starts, axis=1).max() * largest <= ROOM:
+            return parts
+        parts *= 2
+    return 0
 
 
 def by_output(p: Array, w: Array, what: str) -> Array:
@@ -148,7 +172,10 @@ def qlinear_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """Conv of quantised images; ``b`` holds int32 steps of ``x_scale * w_scale``; weights may have a scale a channel."""
+    """Conv of quantised images; ``b`` holds int32 steps of ``x_scale * w_scale``.
+
+    Weights may have one scale and zero point, or one an output channel.
+    """
     geometry = {
         "auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
         "pads": pads, "strides": strides,
@@ -194,7 +221,7 @@ def contrib_qlinear_conv(
     return last(y) if channels_last else np.asarray(y)
 
 
-# ---- channels last in floating point, and pooling
+# ---- channels last in floating point
 
 
 def _nhwc_conv_info(x: Info, w: Info, b: Info | None = None, z: Info | None = None, **attrs: Any) -> Info:
@@ -248,28 +275,3 @@ def nhwc_fused_conv(
     }  # fmt: skip
     fused = OPERATORS["com.microsoft::FusedConv"].kernel
     return last(np.asarray(fused(first(x), w, b, None if z is None else first(z), **attrs)))
-
-
-def _nhwc_max_pool_info(x: Info, **window: Any) -> Info:
-    pooled = OPERATORS["MaxPool"].infer(tensor(x.dtype, shape_first(x.shape)), **window)[0]  # type: ignore[misc]
-    return tensor(x.dtype, shape_last(pooled.shape))
-
-
-@operator("com.microsoft::NhwcMaxPool", infer=_nhwc_max_pool_info)
-@at_run_time
-def nhwc_max_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Array:
-    """MaxPool of ``x`` (N, spatial..., C), quantised or not: the order of steps is that of the numbers."""
-    window = {
-        "kernel_shape": kernel_shape, "auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations,
-        "pads": pads, "strides": strides,
-    }  # fmt: skip
-    return last(np.asarray(max_pool(first(x), **window)))

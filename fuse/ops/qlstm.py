@@ -7,7 +7,7 @@ Source: onnxruntime's docs/ContribOperators.md; the equations are those of LSTM 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,51 +18,11 @@ from fuse.ir.dims import Dim
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time, same_dim
+from fuse.ops.gates import Function, chosen, clipped
 from fuse.ops.infer import show_shape
-from fuse.ops.qmatmul import centred, whole_product
+from fuse.ops.qmatmul import centred, reach, whole_product
 from fuse.ops.quant import measured, steps
-from fuse.ops.record import OPERATORS, Info, expect, operator, tensor
-
-Function = Callable[[Array], Array]
-
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "affine": ("alpha", "beta"),
-    "elu": ("alpha",),
-    "hardsigmoid": ("alpha", "beta"),
-    "leakyrelu": ("alpha",),
-    "relu": (),
-    "scaledtanh": ("alpha", "beta"),
-    "sigmoid": (),
-    "softplus": (),
-    "softsign": (),
-    "tanh": (),
-    "thresholdedrelu": ("alpha",),
-}
-"""The activations by name, with the parameters that each takes from ``activation_alpha`` and ``activation_beta``."""
-
-_OPERATORS = {op.lower(): op for op in ("Elu", "HardSigmoid", "LeakyRelu", "Softplus", "Softsign", "ThresholdedRelu")}
-
-
-def _activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> Iterator[Function]:
-    rest = {"alpha": iter(alphas), "beta": iter(betas)}
-    for name in names:
-        expect(name.lower() in PARAMETERS, f"there is no activation {quote(name)}")
-        given = {p: next(rest[p], None) for p in PARAMETERS[name.lower()]}
-        yield _activation(name.lower(), {p: v for p, v in given.items() if v is not None})
-
-
-def _activation(name: str, given: dict[str, float]) -> Function:
-    if name in ("affine", "scaledtanh"):
-        expect(len(given) == 2, f"activation {name} needs an alpha and a beta")
-        alpha, beta = given["alpha"], given["beta"]
-        if name == "affine":
-            return lambda x: x * x.dtype.type(alpha) + x.dtype.type(beta)
-        return lambda x: x.dtype.type(alpha) * np.tanh(x * x.dtype.type(beta))
-    kernel = OPERATORS[_OPERATORS.get(name, name.capitalize())].kernel
-    return lambda x: np.asarray(kernel(x, **given))
-
-
-# ---- the operator
+from fuse.ops.record import Info, expect, operator, tensor
 
 
 def _directions(direction: str) -> int:
@@ -121,8 +81,8 @@ def dynamic_quantize_lstm(
     r_scale: Array,
     r_zero: Array,
     *,
-    activation_alpha: Sequence[float] = (),
-    activation_beta: Sequence[float] = (),
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
     activations: Sequence[str] | None = None,
     clip: float | None = None,
     direction: str = "forward",
@@ -136,9 +96,8 @@ def dynamic_quantize_lstm(
     """
     length, batch, hidden = (int(d) for d in _dims(x.shape, w.shape, r.shape, direction, hidden_size))  # type: ignore[arg-type]
     count = _directions(direction)
-    names = tuple(activations) if activations else ("Sigmoid", "Tanh", "Tanh") * count
-    expect(len(names) == 3 * count, f"{len(names)} activations for {count} directions")
-    functions = list(_activations(names, activation_alpha, activation_beta))
+    names = activations or ("Sigmoid", "Tanh", "Tanh") * count
+    functions = [clipped(f, clip) for f in chosen(names, activation_alpha, activation_beta, 3 * count)]
     ends = np.full(batch, length) if lengths is None else lengths
     fits = ends.shape == (batch,) and bool(((ends >= 0) & (ends <= length)).all())
     expect(fits, f"sequence_lens {ends.tolist()} do not fit {batch} sequences of {length}")
@@ -154,8 +113,7 @@ def dynamic_quantize_lstm(
             _Weights(r[k], _one(r_scale, k, 4 * hidden, "R_scale"), _one(r_zero, k, 4 * hidden, "R_zero_point")),
             bias[k, : 4 * hidden] + bias[k, 4 * hidden :],
             None if peepholes is None else peepholes[k].reshape(3, hidden),
-            (functions[3 * k], functions[3 * k + 1], functions[3 * k + 2]),
-            clip,
+            functions[3 * k : 3 * k + 3],
             bool(input_forget),
         )
         backwards = direction == "reverse" or k == 1
@@ -195,14 +153,16 @@ class _Weights:
     matrix: Array
     scale: Array
     zero: Array
+    largest: int = 0
 
     def __post_init__(self) -> None:
+        self.largest = reach(self.matrix.dtype, self.zero)
         self.matrix = centred(self.matrix, self.zero)
 
     def times(self, x: Array) -> Array:
         scale, zero = measured(x)
         codes = centred(steps(x, scale, zero, zero.dtype), zero)
-        return np.asarray(whole_product(codes, self.matrix).astype(x.dtype) * (scale * self.scale))
+        return np.asarray(whole_product(codes, self.matrix, 255 * self.largest).astype(x.dtype) * (scale * self.scale))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +173,7 @@ class _Layer:
     recurrence: _Weights
     bias: Array
     peepholes: Array | None
-    functions: tuple[Function, Function, Function]
-    clip: float | None
+    functions: Sequence[Function]
     input_forget: bool
 
     def run(self, x: Array, ends: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
@@ -222,10 +181,11 @@ class _Layer:
         length, batch = x.shape[:2]
         steps_ = int(ends.max(initial=0))
         projected = self.inputs.times(x[:steps_].reshape(steps_ * batch, -1)).reshape(steps_, batch, -1)
+        projected += self.bias
         y = np.zeros((length, *h.shape), x.dtype)
         last_h, last_c = np.zeros_like(h), np.zeros_like(c)
         for t in range(steps_):
-            running, ending = (t < ends)[:, None], (t + 1 == ends)[:, None]
+            running, ending = np.less(t, ends)[:, None], np.equal(t + 1, ends)[:, None]
             h, c = self.step(projected[t], h, c)
             y[t] = h = np.where(running, h, h.dtype.type(0))
             np.copyto(last_h, h, where=ending)
@@ -238,12 +198,8 @@ class _Layer:
         gates = projected + self.recurrence.times(h)
         size = c.shape[-1]
         i, o, forget, cell = (gates[:, k * size : (k + 1) * size] for k in range(4))
-        bi, bo, bf, bc = (self.bias[k * size : (k + 1) * size] for k in range(4))
         pi, po, pf = (0, 0, 0) if self.peepholes is None else self.peepholes
-        i = f(self._clipped(i + pi * c + bi))
-        forget = 1 - i if self.input_forget else f(self._clipped(forget + pf * c + bf))
-        c = forget * c + i * g(self._clipped(cell + bc))
-        return f(self._clipped(o + po * c + bo)) * after(c), c
-
-    def _clipped(self, x: Array) -> Array:
-        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
+        i = f(i + pi * c)
+        forget = 1 - i if self.input_forget else f(forget + pf * c)
+        c = forget * c + i * g(cell)
+        return f(o + po * c) * after(c.copy()), c

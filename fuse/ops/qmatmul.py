@@ -1,28 +1,28 @@
 """Products of quantised matrices: the sums are whole numbers and exact, whatever computes them.
 
-A quantised value less its zero point is a whole number below 256, so BLAS in floating point gives the exact sum as long
-as no partial sum can leave the 24 bits of float32 or the 53 of float64: ``carrier`` chooses, by how large the sums of
-this very matrix can become.  Sums then wrap to 32 bits, as ONNX allows, and are scaled in float32, as onnxruntime does.
-On processors without VNNI onnxruntime itself lets pairs of products saturate at 16 bits (uint8 by int8); it differs
-there, not fuse.
+A quantised value less its zero point is a whole number below 256, so BLAS in float32 gives the exact sum of as many
+products as fit in 24 bits.  Longer sums are made of such parts in int32, where they wrap, as ONNX allows.  They are
+scaled in float32, as onnxruntime does.  On processors without VNNI onnxruntime lets pairs of products of uint8 by int8
+saturate at 16 bits, which ONNX forbids: there it differs.
 Source: the ONNX operator texts, and onnxruntime's docs/ContribOperators.md.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from fuse.ir.dtypes import DOUBLE, FLOAT, FLOATING, Array, DType
-from fuse.ir.types import Shape
+from fuse.ir.dtypes import FLOATING, Array, DType
 from fuse.ops.bounds import at_run_time
 from fuse.ops.elementwise import wide
 from fuse.ops.infer import broadcast_dims
-from fuse.ops.matmul import matmul_dims
+from fuse.ops.matmul import matmul_dims, product
 from fuse.ops.quant import INT32, measured, steps, to_floats, to_integers
 from fuse.ops.record import OPERATORS, Info, expect, operator, tensor
 
-ROOM = 0.99 * 2**24
-"""Sums that are estimated below this are exact in float32; the estimate itself rounds by far less than the rest."""
+ROOM = 1 << 24
+"""Whole numbers up to this are exact in float32, and so is a sum of them that ends below it."""
 
 
 # ---- exact sums
@@ -34,33 +34,26 @@ def centred(x: Array, zero: Array | None) -> Array:
     return y if zero is None or not zero.any() else np.subtract(y, zero.astype(np.float32))
 
 
-def carrier(length: int, a: Array, b: Array, axis: int | tuple[int, ...]) -> DType:
-    """The float dtype in which sums of ``length`` products of elements of ``a`` and ``b`` are exact.
-
-    ``axis`` is where ``b`` is summed over.  Its own sums bound the products far tighter than its largest element does:
-    a 3x3 kernel over 256 channels seldom needs more than float32.
-    """
-    largest = _largest(a)
-    if length * largest * _largest(b) < ROOM or not b.size:
-        return FLOAT
-    return FLOAT if largest * float(np.abs(b).sum(axis=axis).max()) < ROOM else DOUBLE
+def reach(dtype: DType, zero: Array | None) -> int:
+    """The largest size that ``x - zero`` can have for an ``x`` of the integer ``dtype``."""
+    info = np.iinfo(dtype)
+    if zero is None or not zero.size:
+        return max(int(info.max), -int(info.min))
+    return max(int(info.max) - int(zero.min()), int(zero.max()) - int(info.min))
 
 
-def _largest(x: Array) -> float:
-    return float(max(x.max(), -x.min())) if x.size else 0.0
-
-
-def to_int32(y: Array) -> Array:
-    """Whole numbers in floating point as int32, wrapped where they need more."""
-    if y.dtype == FLOAT or _largest(y) < 2**31:
-        return y.astype(np.int32)
-    return y.astype(np.int64).astype(np.int32)
-
-
-def whole_product(a: Array, b: Array) -> Array:
-    """``np.matmul(a, b)`` of whole numbers in float32, as int32."""
-    kind = carrier(a.shape[-1], a, b, -2 if b.ndim > 1 else 0)
-    return to_int32(np.asarray(np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))))
+def whole_product(a: Array, b: Array, largest: int) -> Array:
+    """``np.matmul(a, b)`` of whole numbers in float32, as int32; no product of two elements exceeds ``largest``."""
+    inner = a.shape[-1]
+    length = max(1, ROOM // max(largest, 1))
+    if inner <= length:
+        return np.asarray(np.matmul(a, b)).astype(np.int32)
+    columns = b if b.ndim > 1 else b[:, None]
+    total: Any = 0
+    for start in range(0, inner, length):
+        part = slice(start, start + length)
+        total += np.matmul(a[..., part], columns[..., part, :]).astype(np.int32)
+    return np.asarray(total if b.ndim > 1 else total[..., 0])
 
 
 # ---- parameters by row and by column
@@ -100,7 +93,7 @@ def integer_sums(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None)
     matmul_dims(a.shape, b.shape)
     left = None if a_zero is None else by_row(a_zero, a.shape, "the zero point of A")
     right = None if b_zero is None else by_column(b_zero, b.shape, "the zero point of B")
-    return whole_product(centred(a, left), centred(b, right))
+    return whole_product(centred(a, left), centred(b, right), reach(a.dtype, left) * reach(b.dtype, right))
 
 
 def rescaled(sums: Array, factor: Array, zero: Array, dtype: DType) -> Array:
@@ -128,7 +121,7 @@ def matmul_integer(a: Array, b: Array, a_zero: Array | None = None, b_zero: Arra
 def matmul_integer_16(a: Array, b: Array) -> Array:
     """``a @ b`` of 16-bit integers in int32, wrapped where a sum needs more."""
     matmul_dims(a.shape, b.shape)
-    return to_int32(np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64))))
+    return product(a.astype(np.int32), b.astype(np.int32))
 
 
 # ---- QLinearMatMul

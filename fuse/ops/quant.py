@@ -2,13 +2,11 @@
 
 ``steps`` and ``reals`` are the two formulas that every quantised operator is made of, ``spread`` says which scale
 belongs to which element.  Rounding is to the nearest step, halves to the even one, and the zero point is added after
-it; what lies outside the target saturates.  A NaN becomes the lowest integer (ONNX does not say; onnxruntime has it so).
+it; what lies outside the target saturates.  A NaN becomes the lowest integer, as in onnxruntime; ONNX does not say.
 Source: the ONNX operator texts.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,21 +15,24 @@ from fuse.ir.dims import Dim, floordiv
 from fuse.ir.dtypes import BY_CODE, BY_NAME, DOUBLE, FLOAT, FLOATING, INTEGER, Array, DType, name_of
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time
+from fuse.ops.cast import POWER_OF_TWO, cast_to
 from fuse.ops.elementwise import wide
 from fuse.ops.infer import normal_axis, show_shape
 from fuse.ops.record import Info, expect, operator, tensor
 
 UINT8 = BY_NAME["uint8"]
 INT32 = BY_NAME["int32"]
-SCALE_ONLY = BY_NAME["float8e8m0"]
-"""A power of two: no arithmetic is done in it."""
+TARGETS = frozenset(d for d in INTEGER if d.itemsize <= 2) | frozenset(
+    d for d in FLOATING if d.itemsize == 1 and d != POWER_OF_TWO
+)
+"""What can be quantised to: integers of up to 16 bits and floats of up to 8."""
 
 
 # ---- the two formulas
 
 
 def to_integers(q: Array, zero: Array | None, dtype: DType) -> Array:
-    """``q`` (float32 or float64, overwritten) rounded half to even, plus ``zero``, saturated to the integer ``dtype``."""
+    """``q`` (float32 or float64, overwritten) rounded half to even, plus ``zero``, as saturated ``dtype``."""
     info = ml_dtypes.iinfo(dtype)
     np.rint(q, out=q)
     if zero is not None and zero.any():
@@ -43,11 +44,10 @@ def to_integers(q: Array, zero: Array | None, dtype: DType) -> Array:
 
 
 def to_floats(q: Array, zero: Array | None, dtype: DType, saturate: bool) -> Array:
-    """``q`` plus ``zero``, rounded to the 4, 6 or 8-bit float ``dtype``; NaN and infinities by the table of Cast."""
-    if zero is not None and zero.astype(np.float32).any():
+    """``q`` plus ``zero`` in the 4, 6 or 8-bit float ``dtype``; NaN and infinities by the table of Cast."""
+    if zero is not None and zero.astype(np.float32).any():  # not for a plain 0, which would turn -0.0 into 0.0
         q = q + zero.astype(q.dtype)
-    largest = float(ml_dtypes.finfo(dtype).max)
-    return (np.clip(q, -largest, largest) if saturate else q).astype(dtype)
+    return cast_to(q, dtype, saturate)
 
 
 def steps(x: Array, scale: Array, zero: Array | None, dtype: DType, saturate: bool = True) -> Array:
@@ -63,15 +63,18 @@ def steps(x: Array, scale: Array, zero: Array | None, dtype: DType, saturate: bo
 
 
 def reals(x: Array, scale: Array, zero: Array | None, dtype: DType) -> Array:
-    """``(x - zero) * scale``, multiplied in float32 (float64 where ``scale`` is) and rounded once to ``dtype``."""
+    """``(x - zero) * scale``, multiplied in float32 (float64 where ``scale`` is) and rounded once to ``dtype``.
+
+    A new array; ``scale`` and ``zero`` broadcast to ``x``.
+    """
     kind = DOUBLE if scale.dtype == DOUBLE else FLOAT
     if zero is None or not zero.astype(np.float32).any():
         y = x.astype(kind)
-    elif x.dtype == INT32:  # the difference needs 33 bits
-        y = (x.astype(np.float64) - zero).astype(kind)
     else:
-        y = np.asarray(x.astype(kind) - zero.astype(kind))
-    y = np.multiply(y, scale.astype(kind), out=y)
+        y = x.astype(DOUBLE if x.dtype == INT32 else kind)  # a difference of two int32 needs 33 bits
+        np.subtract(y, zero.astype(y.dtype), out=y)
+        y = y.astype(kind, copy=False)
+    np.multiply(y, scale.astype(kind), out=y)
     return y if kind == DOUBLE else y.astype(dtype, copy=False)
 
 
@@ -130,10 +133,18 @@ def spread(p: Array, shape: tuple[int, ...], axis: int | None, block: int = 0) -
 
 def _target(zero: DType | None, output_dtype: int) -> DType:
     """The dtype that is quantised to: the zero point's, else the attribute's, else uint8."""
-    named = BY_CODE[output_dtype] if output_dtype else None
+    named = _named(output_dtype, "output_dtype")
     if zero is not None and named is not None:
         expect(zero == named, f"output_dtype is {name_of(named)} and the zero point {name_of(zero)}")
-    return zero or named or UINT8
+    target = zero or named or UINT8
+    expect(target in TARGETS, f"nothing is quantised to {name_of(target)}")
+    return target
+
+
+def _named(code: int, what: str) -> DType | None:
+    """The dtype that an attribute names; None where it is 0."""
+    expect(not code or code in BY_CODE, f"{what} {code} is no dtype")
+    return BY_CODE[code] if code else None
 
 
 def _quantize_info(
@@ -148,6 +159,8 @@ def _quantize_info(
     saturate: int = 1,
 ) -> Info:
     granularity(x.shape, scale.shape, axis, block_size)
+    if x.dtype is not None and scale.dtype is not None:
+        _division(x.dtype, scale.dtype, precision)
     if zero is None:
         return tensor(_target(None, output_dtype), x.shape)
     check_zero(scale.shape, zero.shape)
@@ -157,16 +170,18 @@ def _quantize_info(
 def _division(x: DType, scale: DType, precision: int) -> DType:
     """The dtype of ``x / scale``: as ``precision`` says, else the scale's.
 
-    Float64 is no type of these operators: it means that the graph is computed in it throughout, and stays.  A scale
-    that is an integer or a bare exponent divides in the input's dtype.
+    Float64 is no type of these operators: it means that the graph is computed in it throughout, and stays.  There is no
+    arithmetic in a bare exponent, which divides in float32, nor in integers, which float64 divides and rounds right.
     """
     if x == DOUBLE or scale == DOUBLE:
         return DOUBLE
-    if precision:
-        return BY_CODE[precision]
-    if scale in FLOATING and scale != SCALE_ONLY:
-        return scale
-    return x if x in FLOATING else DOUBLE  # float64 rounds the quotient of two int32 to the right integer
+    named = _named(precision, "precision")
+    if named is not None:
+        expect(named in FLOATING, f"precision {name_of(named)} is no floating type")
+        return named
+    if scale == POWER_OF_TWO:
+        return FLOAT
+    return scale if scale in FLOATING else x if x in FLOATING else DOUBLE
 
 
 @operator("QuantizeLinear", infer=_quantize_info)
@@ -204,7 +219,15 @@ def _dequantize_info(
         check_zero(scale.shape, zero.shape)
         agree = zero.dtype is None or x.dtype is None or zero.dtype == x.dtype
         expect(agree, f"the input is {_name(x)} and its zero point {_name(zero)}")
-    return tensor(BY_CODE[output_dtype] if output_dtype else scale.dtype, x.shape)
+    return tensor(_real_type(scale.dtype, output_dtype), x.shape)
+
+
+def _real_type(scale: DType | None, output_dtype: int) -> DType | None:
+    """The dtype that is dequantised to: the attribute's, else the scale's."""
+    if output_dtype:
+        return _named(output_dtype, "output_dtype")
+    expect(scale != POWER_OF_TWO, f"scales of {name_of(POWER_OF_TWO)} need an output_dtype")
+    return scale
 
 
 def _name(info: Info) -> str:
@@ -219,7 +242,7 @@ def dequantize_linear(
     """``(x - zero) * scale`` in ``output_dtype`` or the scale's dtype."""
     place = granularity(x.shape, scale.shape, axis, block_size)
     check_zero(scale.shape, None if zero is None else zero.shape)
-    dtype = BY_CODE[output_dtype] if output_dtype else scale.dtype
+    dtype = _real_type(scale.dtype, output_dtype) or scale.dtype
     origin = None if zero is None else spread(zero, x.shape, place, block_size)
     return reals(x, spread(scale, x.shape, place, block_size), origin, dtype)
 

@@ -180,12 +180,12 @@ def concat_from_sequence(input_sequence: list[Array], *, axis: int, new_axis: in
 # ---- optionals
 
 
-def _optional_info(x: Info | None = None, *, type: Type | None = None) -> Info:
-    return Info(OptionalType(type if x is None else x.type))
+def _optional_info(x: Info | None = None, *, type: bytes | None = None) -> Info:
+    return Info(OptionalType(None if x is None else x.type))  # what ``type`` says is the file's, carried as bytes
 
 
 @operator("Optional", infer=_optional_info)
-def optional(x: Any = None, *, type: Type | None = None) -> Any:
+def optional(x: Any = None, *, type: bytes | None = None) -> Any:
     """An optional that holds ``x``, or an empty one for elements of ``type``."""
     return x
 

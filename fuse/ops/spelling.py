@@ -61,7 +61,7 @@ MOVED: dict[str, tuple[Move, ...]] = {
     "Squeeze": _AXES_13,
     "TopK": (Move("k", 1, 10, "INT"),),
     "Unsqueeze": _AXES_13,
-    "Upsample": (Move("scales", 1, 9, "FLOATS"),),
+    "Upsample": (Move("scales", 1, 9, "FLOATS", first=7),),
 }
 
 _BROADCAST = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
@@ -200,12 +200,14 @@ def bring_up(node: Node, opset: int, graph: Graph) -> dict[str, Attr]:
 
     Returns the attributes that were dropped because they have no effect, for the caller to keep for the file.  A node
     of a function that gives one of the attributes concerned as a reference keeps its old form, under a name with the
-    operator set: ``Clip-6``.
+    operator set: ``Clip-6``.  So does one that says a thing twice.
     """
     dropped: dict[str, Attr] = {}
     if not node.attrs and node.op not in CHANGED and node.op not in IMPLIED:
         return dropped
-    if any(own.reference and _concerns(node.op, name, opset) for name, own in node.attrs.items()):
+    if any(own.reference and _concerns(node.op, name, opset) for name, own in node.attrs.items()) or _twice(
+        node, opset
+    ):
         node.op = f"{node.op}-{opset}"
         return dropped
     change = CHANGED.get(node.op)
@@ -240,6 +242,14 @@ def _concerns(op: str, attribute: str, opset: int) -> bool:
     )
 
 
+def _twice(node: Node, opset: int) -> bool:
+    """Whether something is given both as an attribute and as an input, which the first operator set let happen."""
+    return any(
+        opset < m.either and m.attribute in node.attrs and node.input(m.index) is not None
+        for m in MOVED.get(node.op, ())
+    )
+
+
 def _without_effect(node: Node) -> list[str]:
     found = [DROPPED_EVERYWHERE] if DROPPED_EVERYWHERE in node.attrs else []
     for name, value in DROPPED.get(node.op, {}).items():
@@ -262,7 +272,7 @@ def _constant(graph: Graph, value: Any, move: Move, data: Value | None) -> Value
     """The constant for an attribute; a bound or a fill value has the data's dtype where that can say it exactly."""
     dtype: DType = FLOAT if move.kind.startswith("FLOAT") else INT64
     array = np.asarray(value, dtype).reshape(() if move.scalar else -1)
-    if move.scalar and move.attribute != "ratio" and data is not None and data.dtype not in (None, dtype):
+    if move.scalar and move.attribute != "ratio" and data is not None and data.dtype is not None:
         with np.errstate(all="ignore"):
             like = array.astype(data.dtype)
         array = like if like.astype(dtype).tobytes() == array.tobytes() else array
@@ -289,12 +299,12 @@ def spell(node: Node, opset: int) -> Spelled:
     Raises ``UnsupportedError`` where that version has no way to say it: an input that was still an attribute then and
     is no constant, or an operator whose meaning was another one.
     """
-    if node.domain:
-        return Spelled(node.op_type, node.inputs, node.attrs)
-    op = _plain_name(node, opset)
     attrs = node.attrs
-    if node.op in IMPLIED:
+    if any(own.implied for own in attrs.values()):
         attrs = {name: own for name, own in attrs.items() if not own.implied}
+    if node.domain:
+        return Spelled(node.op_type, node.inputs, attrs)
+    op = _plain_name(node, opset)
     wording = REWORDED.get(op)
     if wording is not None and opset < wording.before:
         attrs = dict(attrs)

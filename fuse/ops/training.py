@@ -9,7 +9,7 @@ ai.onnx.preview.training; the products are in every textbook on automatic differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuse.errors import ModelError, UnsupportedError, quote
@@ -50,18 +50,15 @@ def gradient(
 # ---- the derivative of a graph
 
 
-def bind(node: Node, named: Mapping[str, Value]) -> bool:
-    """Give the Gradient ``node`` its derivative graph; ``named`` holds the values that are visible where it stands.
+def bind(node: Node, find: Callable[[str], Value | None]) -> bool:
+    """Give the Gradient ``node`` its derivative graph; ``find`` gives the values visible where it stands, by name.
 
     Outputs of the graph are the derivatives by each of ``xs``, then the named tensors themselves (``xs``, ``zs``,
     ``y``), which keeps them alive for ``names``.  Raises ``ModelError`` where a name is not defined.  Returns False,
     and leaves the node for the kernel to refuse, where an operator on the way has no derivative here.
     """
-    try:
-        xs, zs = ([named[n] for n in (node.attrs[k].value if k in node.attrs else ())] for k in ("xs", "zs"))
-        y = named[node.attrs["y"].value]
-    except KeyError as error:
-        raise ModelError(f"tensor {quote(error.args[0])} is defined nowhere before it") from None
+    xs, zs = ([_found(n, find) for n in (node.attrs[k].value if k in node.attrs else ())] for k in ("xs", "zs"))
+    y = _found(node.attrs["y"].value, find)
     if len(node.inputs) != len(xs) + len(zs):
         raise ModelError(f"takes a value for each of xs and zs ({len(xs) + len(zs)}), {len(node.inputs)} given")
     graph = Graph("derivative")
@@ -80,10 +77,17 @@ def bind(node: Node, named: Mapping[str, Value]) -> bool:
     return True
 
 
-def names(node: Node) -> dict[str, Any]:
-    """What the attributes of a bound Gradient must say in a file, by the present names of the tensors they mean."""
+def _found(name: str, find: Callable[[str], Value | None]) -> Value:
+    value = find(name)
+    if value is None:
+        raise ModelError(f"tensor {quote(name)} is defined nowhere before it")
+    return value
+
+
+def names(node: Node, name_of: Callable[[Value], str]) -> dict[str, Any]:
+    """What the attributes of a bound Gradient must say in a file that calls each value ``name_of(value)``."""
     count = [len(node.attrs[k].value) if k in node.attrs else 0 for k in ("xs", "zs")]
-    shown = [slot.value.name for slot in node.attrs["derivative"].value.outputs[count[0] :]]
+    shown = [name_of(slot.value) for slot in node.attrs["derivative"].value.outputs[count[0] :]]
     found: dict[str, Any] = {"xs": tuple(shown[: count[0]]), "y": shown[-1]}
     return {**found, "zs": tuple(shown[count[0] : -1])} if "zs" in node.attrs else found
 

@@ -38,7 +38,7 @@ def _run(forest: Forest, x: Array, targets: int, aggregate: str, base: Any = Non
     rows = rows_of(x)
     say = f"the input has {rows.shape[1]} features, the trees read {forest.features}"
     expect(rows.shape[1] >= forest.features, say)
-    low, high = forest.votes.target.min(initial=0), forest.votes.target.max(initial=0)
+    low, high = forest.votes.span
     expect(low >= 0 and high < targets, f"votes are for {low} to {high} of {targets} targets")
     score, count = forest.scores(rows, targets, aggregate)
     if base is not None:
@@ -218,10 +218,10 @@ def _decided(forest: Forest, x: Array, labels: Array, base: Any, transform: str)
     score is a probability, which wins above 1/2, where no weight is negative and no transform makes it one.
     onnxruntime gives other labels than those of the model where both of two classes, or a single one, have votes.
     """
-    target, positive = forest.votes.target, bool((forest.votes.weight >= 0).all())
+    (low, high), positive = forest.votes.span, forest.votes.positive
     probability = positive and transform in ("NONE", "PROBIT")
-    if len(labels) <= 2 and target.size and (target == target[0]).all():
-        second = int(target[0]) > 0
+    if len(labels) <= 2 and low == high:
+        second = low > 0
         given = base if second or base is None else base[-1:]
         score, _ = _run(forest, x, len(labels) if second else 1, "SUM", given)
         chosen = binary_labels(labels)[(score[:, -1] > (0.5 if probability else 0)).astype(np.intp)]

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from fuse.errors import FuseError, ModelError, UnsupportedError
-from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
 from fuse.model.load import load
 from fuse.ops import training
 from fuse.ops.infer import infer_model
@@ -23,15 +23,10 @@ SIMPLE = Path(onnx.__file__).parent / "backend/test/data/simple"
 
 
 def bound(proto):
-    """The model with its Gradient nodes bound, in order, and whether each could be."""
+    """The model, whose Gradient nodes the loader binds, and for each whether it could be."""
     model = load(proto)
-    done = []
-    for node in list(model.graph.nodes):
-        if node.op == training.GRADIENT and "derivative" not in node.attrs:
-            named = {v.name: v for v in (*model.graph.inputs, *model.graph.constants)}
-            named |= {v.name: v for n in model.graph.nodes for v in n.outputs if v is not None}
-            done.append(training.bind(node, named))
-    return model, done
+    nodes = [n for n in model.graph.nodes if n.op == training.GRADIENT]
+    return model, ["derivative" in n.attrs for n in nodes]
 
 
 def gradients(inputs, y, body, xs=None, zs=()):
@@ -266,6 +261,10 @@ def test_a_long_chain_needs_no_recursion():
 # ---- binding
 
 
+def label(value: Value) -> str:
+    return value.name
+
+
 def test_the_attribute_stays_out_of_the_file_and_pins_what_it_names():
     inputs, body = CASES["add"]
     model = gradients(inputs, "y", body)
@@ -275,13 +274,13 @@ def test_the_attribute_stays_out_of_the_file_and_pins_what_it_names():
     assert attribute.value.parent is node
     y = next(v for n in model.graph.nodes for v in n.outputs if v is not None and v.name == "y")
     assert attribute.value in y.readers
-    assert training.names(node) == {"xs": ("a", "c"), "y": "y"}
+    assert training.names(node, label) == {"xs": ("a", "c"), "y": "y"}
     fresh = Value("renamed", y.type)
     model.graph.insert(Node("Identity", [y], [fresh]), before=node)
     for user, index in list(y.uses):
         if user is attribute.value:
             user.rewire(index, fresh)
-    assert training.names(node)["y"] == "renamed"
+    assert training.names(node, label)["y"] == "renamed"
 
 
 def test_parts_nobody_asked_for_are_not_computed():
@@ -296,11 +295,11 @@ def test_names_that_are_nowhere():
     }}"""
     with pytest.raises(ModelError, match="'nowhere' is defined nowhere before it"):
         bound(parser.parse_model(text))
-    node = Node(training.GRADIENT, [], [Value("d")], {})
-    node.attrs.update(next(iter(load(parser.parse_model(text)).graph.nodes)).attrs)
-    a, y = Value("a"), Value("nowhere")
+    attrs = {"xs": Attr("STRINGS", ("a",)), "y": Attr("STRING", "y")}
+    node = Node(training.GRADIENT, [], [Value("d")], attrs)
+    a, y = Value("a"), Value("y")
     with pytest.raises(ModelError, match=r"takes a value for each of xs and zs \(1\), 0 given"):
-        training.bind(node, {"a": a, "nowhere": y})
+        training.bind(node, {"a": a, "y": y}.get)
 
 
 @pytest.mark.parametrize(
