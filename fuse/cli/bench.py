@@ -63,7 +63,7 @@ def command(
 
     from fuse import api
     from fuse.cli.feeds import complete_feeds
-    from fuse.report.measure import fuse_runner, interleave, operator_times
+    from fuse.report.measure import PAUSE, fuse_runner, interleave, operator_times
     from fuse.runtime.threads import blas_thread_count, blas_threads
 
     with screen.progress("bench") as progress, blas_threads(threads):
@@ -80,7 +80,7 @@ def command(
             if reference is not None:
                 runners["onnxruntime"] = reference
             progress(f"{runs} runs of each")
-            times = interleave(runners, runs, warmup)
+            times = interleave(runners, runs, warmup, PAUSE)
             progress("operators")
             operators = {name: operator_times(graph, feeds, min(runs, 10)) for name, graph in graphs.items()}
     screen.report(

@@ -17,6 +17,7 @@ from fuse.ir.dims import Dim, Symbolic, evaluate
 from fuse.ir.dtypes import STRING, Array
 from fuse.ir.graph import Model
 from fuse.ir.types import TensorType
+from fuse.ops.maps import column
 from fuse.planner.lifetime import MOST_BYTES
 from fuse.proof.inputs import make_inputs
 
@@ -177,7 +178,7 @@ def _sized(kind: TensorType, array: Array | None, bound: Mapping[str, int]) -> T
 
 
 def write_archive(file: IO[bytes], values: Mapping[str, Any]) -> None:
-    """Write ``values`` as an .npz; the elements of a sequence are numbered, an absent optional is left out."""
+    """Write ``values`` as an .npz, taken apart as ``flat`` does."""
     with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for key, array in flat(values).items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
@@ -190,7 +191,10 @@ def write_array(file: IO[bytes], array: Array) -> None:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays in ``values`` by the name of a file member: a name that could lead out of a directory is replaced."""
+    """The arrays in ``values`` by the name of a file member: a name that could lead out of a directory is replaced.
+
+    The elements of a sequence are numbered, a map is its keys and its values, an absent optional is left out.
+    """
     arrays: dict[str, Array] = {}
     for number, (name, value) in enumerate(values.items()):
         stack = [(name if _harmless(name) else f"output_{number}", value)]
@@ -198,6 +202,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Array]:
             key, part = stack.pop()
             if isinstance(part, list):
                 stack += [(f"{key}[{i}]", element) for i, element in reversed(list(enumerate(part)))]
+            elif isinstance(part, Mapping):
+                stack += [(f"{key}.values", column(part.values())), (f"{key}.keys", column(part.keys()))]
             elif part is not None:
                 arrays[key] = np.asarray(part)
     return arrays

@@ -24,10 +24,17 @@ from fuse.runtime.interpret import Interpreter
 
 Runner = Callable[[], object]
 
+#: Seconds after which the worker threads of onnxruntime and OpenBLAS have stopped spinning.
+PAUSE = 0.1
 
-def interleave(runners: Mapping[str, Runner], runs: int = 20, warmup: int = 3) -> dict[str, list[float]]:
+
+def interleave(
+    runners: Mapping[str, Runner], runs: int = 20, warmup: int = 3, pause: float = 0.0
+) -> dict[str, list[float]]:
     """Call the runners in turns, ``warmup`` rounds unmeasured and then ``runs`` measured.
 
+    With a ``pause`` (seconds) each measured call comes after that pause and one unmeasured call: the worker threads of
+    onnxruntime and of OpenBLAS spin for tens of milliseconds after their last job and disturb whoever is next.
     Returns milliseconds, one for each measured call, in order.  The garbage collector is off meanwhile.
     """
     for _ in range(warmup):
@@ -40,6 +47,9 @@ def interleave(runners: Mapping[str, Runner], runs: int = 20, warmup: int = 3) -
     try:
         for _ in range(runs):
             for name, run in runners.items():
+                if pause:
+                    time.sleep(pause)
+                    run()
                 started = time.perf_counter()
                 run()
                 times[name].append((time.perf_counter() - started) * 1e3)
@@ -60,8 +70,10 @@ def has_onnxruntime() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def onnxruntime_runner(model: Model, feeds: Mapping[str, Any], threads: int | None = None) -> Runner:
-    """What runs ``model`` on onnxruntime with its default optimisations.
+def onnxruntime_runner(
+    model: Model, feeds: Mapping[str, Any], threads: int | None = None, *, optimise: bool = True
+) -> Runner:
+    """What runs ``model`` on onnxruntime, with its default optimisations or with none.
 
     Raises ``InputError`` where onnxruntime is not installed or refuses the model.
     """
@@ -74,6 +86,8 @@ def onnxruntime_runner(model: Model, feeds: Mapping[str, Any], threads: int | No
     options.log_severity_level = 4  # what it has to say comes as an exception
     if threads is not None:
         options.intra_op_num_threads = threads
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(prefix="fuse-", ignore_cleanup_errors=True) as directory:
         source: str | bytes
         if model.weight_bytes() > DEFAULT.protobuf_bytes:

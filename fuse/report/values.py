@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fuse.errors import quote
 from fuse.ir.dtypes import BOOL, DOUBLE, FLOATING, INTEGER, STRING, Array, name_of
+from fuse.ops.maps import column
 
 #: Elements shown of each tensor.
 FIRST = 5
@@ -18,12 +20,15 @@ def value_facts(value: Any) -> dict[str, Any]:
 
     A tensor has ``type``, ``dtype``, ``shape`` and ``first``; one of numbers also ``min``, ``max`` and ``mean`` of its
     finite elements (None where there are none) and, where it is of floats, ``nan`` and ``inf``, which count the others.
-    A sequence has ``elements``.
+    A sequence has ``elements``; a map has what there is to say of its values.
     """
     if value is None:
         return {"type": "optional, absent"}
     if isinstance(value, list):
         return {"type": f"sequence of {len(value)}", "elements": [value_facts(element) for element in value]}
+    if isinstance(value, Mapping):
+        keys, values = value_facts(column(value.keys())), value_facts(column(value.values()))
+        return values | {"type": f"map of {len(value)}, {keys['dtype']} to {values['dtype']}"}
     array = np.asarray(value)
     spelled = "string" if array.dtype == STRING else name_of(array.dtype)
     facts: dict[str, Any] = {

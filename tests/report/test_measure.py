@@ -26,6 +26,14 @@ def test_runners_take_turns() -> None:
     assert all(ms >= 0 for row in times.values() for ms in row)
 
 
+def test_after_a_pause_comes_a_call_that_is_not_measured() -> None:
+    calls: list[str] = []
+    runners = {name: lambda name=name: calls.append(name) for name in "ab"}
+    times = interleave(runners, runs=2, warmup=0, pause=1e-6)
+    assert "".join(calls) == "aabb" * 2
+    assert {name: len(row) for name, row in times.items()} == {"a": 2, "b": 2}
+
+
 def test_times_are_milliseconds(monkeypatch) -> None:
     ticks = itertools.count(step=0.25)
     monkeypatch.setattr("fuse.report.measure.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
