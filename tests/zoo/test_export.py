@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import pytest
 
+import fuse
 from fuse import zoo
 from fuse.errors import InputError
 from fuse.zoo import export as module
@@ -72,6 +73,18 @@ def test_the_embedded_graph_is_a_real_export(name: str, tmp_path: Path) -> None:
         assert ours == theirs
     assert all(t.raw_data for t in fresh.graph.initializer)
     assert [p.name for p in tmp_path.iterdir()] == ["fresh.onnx"]
+
+
+@pytest.mark.parametrize(("target", "nodes"), [("portable", 24), ("onnx", 49), ("ort", 24)])
+def test_a_fresh_resnet18_shows_the_same_figures(target: str, nodes: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("torchvision")
+    raw = fuse.load(export("resnet18", tmp_path / "fresh.onnx"))
+    report = fuse.optimize(raw, target=target).report
+    assert (report.nodes_before, report.nodes_after) == (141, nodes)
+    assert report.verdict is not None and report.verdict.status == "ok"
+    assert report.verdict.ratio is not None and report.verdict.ratio <= 1.5
+    assert 0 < report.verdict.worst("max_rel") <= 5e-7
 
 
 def test_structure_sees_a_changed_attribute_and_a_lost_share() -> None:
