@@ -25,6 +25,10 @@ from fuse.passes.rewrite import Context, remove_dead
 
 _NEVER = Trait.RANDOM | Trait.CONTROL
 
+#: Operators that undo a compression: folded, they would blow up a weight that was made small on purpose, and take from
+#: a runtime what tells it to compute in integers.
+_UNPACKING = frozenset({"DequantizeLinear", "com.microsoft::DequantizeLinear"})
+
 #: Operators that multiply: their work is the product of the sizes they contract, not the sum of what they touch.
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
 
@@ -53,6 +57,9 @@ def _visit(node: Node, graph: Graph, context: Context, spent: _Spent) -> None:
     started = time.perf_counter()
     record = lookup(node.op)
     if record is None or any(a.reference for a in node.attrs.values()) or not any(node.outputs):
+        return
+    if node.op in _UNPACKING:
+        context.journal.refuse("fold", node, "it would undo the quantisation of a weight")
         return
     facts = [context.facts.get(v) if v is not None else None for v in node.outputs]
     told = [f.value if f is not None else None for f in facts]

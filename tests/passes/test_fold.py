@@ -207,6 +207,14 @@ def test_an_input_with_a_default_is_not_a_constant():
     assert ops(result) == ["Neg", "Add"]
 
 
+def test_a_quantised_weight_stays_quantised():
+    consts = {"q": np.arange(-128, 128, dtype=np.int8).reshape(16, 16), "s": np.float32(0.02), "z": np.int8(0)}
+    nodes = [node("DequantizeLinear", ["q", "s", "z"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
+    result, journal = same_answers(model(nodes, {"x": [2, 16]}, ["y"], consts), [{"x": rand(2, 16)}], exact=True)
+    assert ops(result) == ["DequantizeLinear", "MatMul"]
+    assert any("quantisation" in r.reason for r in journal.refusals.values())
+
+
 def test_bfloat16_folds():
     import ml_dtypes
 
