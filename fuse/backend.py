@@ -28,7 +28,7 @@ class FuseRep(BackendRep):  # type: ignore[misc]
         self._result = namedtupledict("Outputs", self._names)
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """The outputs for ``inputs`` (a mapping, a sequence in the order of the inputs, or one array), by position and name."""
+        """The outputs, by position and name; ``inputs`` is a mapping, a sequence in the inputs' order, or one array."""
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
         else:

@@ -3,8 +3,9 @@
 ``Clip(Clip(x, LO1, HI1), LO2, HI2)`` matches a Clip of a Clip.  Lower-case names bind values, capitals bind constants
 and arrive as arrays, ``*rest`` binds the remaining inputs, ``c := Conv(...)`` binds a node beside its result,
 ``(Conv | Gemm)(...)`` allows either operator, ``None`` stands for an absent input, ``fuse.ConvAdd`` is an operator of
-another domain, and ``Softmax[1]`` the old meaning of one that changed it.  A name used twice must be the same value.  The first two operands of a commutative operator match in
-either order.  Results inside the pattern have no reader outside it: the driver sees to that.
+another domain, and ``Softmax[1]`` the old meaning of one that changed it.  A name used twice must be the same value.
+The first two operands of a commutative operator match in either order.  Results inside the pattern have no reader
+outside it: the driver sees to that.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _ops(tree: ast.expr, text: str) -> Iterator[str]:
         yield from _ops(tree.right, text)
     elif isinstance(tree, ast.Name):
         yield tree.id
-    elif isinstance(tree, ast.Subscript) and isinstance(tree.slice, ast.Constant):
+    elif isinstance(tree, ast.Subscript) and isinstance(tree.slice, ast.Constant) and type(tree.slice.value) is int:
         yield f"{ast.unparse(tree.value)}-{tree.slice.value}"
     elif isinstance(tree, ast.Attribute):
         domain, _, name = ast.unparse(tree).rpartition(".")
