@@ -242,15 +242,14 @@ def _absence(value: Value, graph: Graph) -> str:
 
 
 def slots(s: Survey) -> None:
-    """The output slots of a graph have names of their own; those of the main graph are not empty."""
+    """Output slots of one name show one value, as a file may list it twice; those of the main graph have names."""
     for graph in s.nodes:
-        taken: set[str] = set()
+        shown: dict[str, Value] = {}
         for slot in graph.outputs:
-            if slot.name in taken:
+            if shown.setdefault(slot.name, slot.value) is not slot.value:
                 _broken("slots", f"graph {quote(graph.name)} has two outputs called {quote(slot.name)}", graph.parent)
             if not slot.name and graph is s.roots[0]:
                 _broken("slots", "an output of the main graph has no name", slot.value.producer)
-            taken.add(slot.name)
 
 
 def constants(s: Survey) -> None:

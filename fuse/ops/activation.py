@@ -1,7 +1,7 @@
 """Activations: elementwise functions of one tensor that networks put behind their layers.
 
-Formulas whose steps would lose accuracy in float32 (a difference of near numbers, the exponential of a rounded product)
-run in float64, block by block in the cache, which costs little beside the exponential; a choice between two branches is
+Formulas run block by block in the cache.  Those whose steps would lose accuracy in float32 (the exponential of a
+rounded product, say) run in float64, which costs little beside the exponential.  A choice between two branches is
 written without a mask where it can be, because NumPy's masks cost more than a multiplication.
 Source: the ONNX operator texts.
 """
@@ -15,7 +15,7 @@ from fuse.ir.dtypes import FLOATING, Array
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time, same_dim
 from fuse.ops.elementwise import narrow, wide
-from fuse.ops.erf import in_blocks, normal_cdf
+from fuse.ops.erf import in_blocks, normal_cdf, polynomial
 from fuse.ops.infer import common_dtype, same_as_first, show_shape
 from fuse.ops.record import Info, Trait, expect, operator, tensor
 
@@ -115,28 +115,68 @@ def sigmoid(x: Array) -> Array:
     return narrow(logistic(wide(x)), x)
 
 
+def _expm1(w: Array) -> Array:
+    """``exp(w) - 1`` for ``w`` up to 0, to 4 ULP; in float32 without NumPy's function, which is five times slower."""
+    if w.dtype == np.float64:
+        return np.expm1(w)
+    y = np.tanh(w / 2)
+    y *= np.exp(w) + 1
+    return y
+
+
+def _working(x: Array) -> type:
+    """The dtype that half precision and float32 share, or float64."""
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
 @operator("Elu", infer=same_as_first, traits=E)
 def elu(x: Array, *, alpha: float = 1.0) -> Array:
     """``x``, and ``alpha * (exp(x) - 1)`` below 0."""
-    return in_blocks(x, lambda w: np.maximum(w, 0) + alpha * np.expm1(np.minimum(w, 0)))
+    return in_blocks(x, lambda w: np.maximum(w, 0) + alpha * _expm1(np.minimum(w, 0)), _working(x))
 
 
 @operator("Celu", infer=same_as_first, traits=E)
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+    if alpha > 0:
+        return in_blocks(x, lambda w: np.maximum(w, 0) + alpha * _expm1(np.minimum(w, 0) / alpha), _working(x))
     return in_blocks(x, lambda w: np.maximum(w, 0) + np.minimum(alpha * np.expm1(np.minimum(w, 0) / alpha), 0))
 
 
 @operator("Selu", infer=same_as_first, traits=E)
 def selu(x: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
     """``gamma * x``, and ``gamma * alpha * (exp(x) - 1)`` below 0."""
-    return in_blocks(x, lambda w: gamma * (np.maximum(w, 0) + alpha * np.expm1(np.minimum(w, 0))))
+    return in_blocks(x, lambda w: gamma * (np.maximum(w, 0) + alpha * _expm1(np.minimum(w, 0))), _working(x))
+
+
+# log((1 + s) / (1 - s)) / s as a function of s ** 2 up to 1/9, for results in float64 (1.2e-18) and float32 (4.0e-9)
+_LOGARITHM = (
+    2.0, 0.6666666666666613, 0.400000000001903, 0.28571428544927635, 0.2222222411165581, 0.18181739790825902,
+    0.15386635405788943, 0.13300102957239943, 0.12112246709762564, 0.08315689574657423, 0.17060060016850334,
+)  # fmt: skip
+_LOGARITHM_SINGLE = (
+    2.0000000079192284,
+    0.6666631471232358,
+    0.40024909530341324,
+    0.27960607586142483,
+    0.28178332630931335,
+)
+
+
+def _softplus(w: Array) -> Array:
+    """``log(1 + d) = log((1 + s) / (1 - s))`` with ``s = d / (2 + d)``, whose series has positive terms alone."""
+    s = np.exp(-np.abs(w))
+    s /= s + 2
+    y = polynomial(_LOGARITHM if w.dtype == np.float64 else _LOGARITHM_SINGLE, s * s)
+    y *= s
+    y += np.maximum(w, 0)
+    return y
 
 
 @operator("Softplus", infer=same_as_first, traits=E)
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor cancels."""
-    return in_blocks(x, lambda w: np.maximum(w, 0) + np.log1p(np.exp(-np.abs(w))))
+    """``log(1 + exp(x))`` as ``max(x, 0) + log(1 + exp(-|x|))``, which neither overflows nor cancels."""
+    return in_blocks(x, _softplus, _working(x))
 
 
 @operator("Softsign", infer=same_as_first, traits=E)

@@ -2,7 +2,8 @@
 
 Half precision is carried in float32.  Where there are fewer heads of keys than of queries, the queries that share one
 are stacked as rows of one matrix, so that no key is copied.  Heads are worked on in groups small enough that their
-scores stay near the cache; the product of a query with a key that it may not see has no effect, whatever it is.
+scores stay near the cache; keys behind the last one that any of its queries sees are left out.  The product of a query
+with a key that it may not see has no effect, whatever it is.
 """
 
 from __future__ import annotations
@@ -38,36 +39,55 @@ def attend(q: Array, k: Array, v: Array, mask: Array | None, seen: Array | None,
     kv_heads, keys = k.shape[1:3]
     share = heads // max(kv_heads, 1)
     w = wide(q)
-    rows = np.multiply(w, w.dtype.type(plan.factor), order="C").reshape(batch, kv_heads, share * queries, size)
+    rows = np.multiply(w, w.dtype.type(plan.factor), order="C").reshape(batch, kv_heads, share, queries, size)
     columns, values = wide(k).swapaxes(2, 3), wide(v)
     shape = (batch, heads, queries, keys)
     bias, hidden = _combined(mask, seen, shape, w.dtype)
+    ends = np.full(queries, keys) if plan.mode is not None else _ends(hidden, queries, keys)
     y = np.empty((batch, heads, queries, v.shape[3]), w.dtype)
     kept = np.empty(shape if plan.mode is not None else (0,), w.dtype)
-    for some, few in _groups(batch, kv_heads, share * queries * keys):
-        here = (some, slice(few.start * share, few.stop * share))
-        scores = (rows[some, few] @ columns[some, few]).reshape(*y[here].shape[:3], keys)
-        scores = _weights(
-            scores,
-            None if bias is None else bias[here],
-            None if hidden is None else hidden[here],
+    for some, few, part in _groups(batch, kv_heads, share, queries, keys):
+        here = (some, slice(few.start * share, few.stop * share), part)
+        end = int(ends[part].max(initial=0))
+        lead, count = y[here].shape[:2], part.stop - part.start
+        stacked = (lead[0], few.stop - few.start, share * count)
+        scores = rows[some, few, :, part].reshape(*stacked, size) @ columns[some, few, :, :end]
+        weights, total = _weights(
+            scores.reshape(*lead, count, end),
+            None if bias is None else bias[here][..., :end],
+            None if hidden is None else hidden[here][..., :end],
             plan,
             kept[here] if plan.mode is not None else None,
         )
-        stacked = scores.reshape(*rows[some, few].shape[:3], keys)
-        y[here] = (stacked @ values[some, few]).reshape(y[here].shape)
+        result = (weights.reshape(*stacked, end) @ values[some, few, :end]).reshape(y[here].shape)
+        np.divide(result, total, out=y[here])
     return y, kept
 
 
-def _groups(batch: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the heads that cover both, with about ``GROUP`` scores each."""
-    if heads * scores <= GROUP:
-        many = max(1, GROUP // max(1, heads * scores))
-        yield from ((slice(b, min(b + many, batch)), slice(0, heads)) for b in range(0, batch, many))
-        return
-    few = max(1, GROUP // scores)
-    for b in range(batch):
-        yield from ((slice(b, b + 1), slice(h, min(h + few, heads))) for h in range(0, heads, few))
+def _groups(batch: int, heads: int, share: int, queries: int, keys: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of the batch, of the heads and of the queries that cover all, with about ``GROUP`` scores each."""
+    per_query = max(share * keys, 1)
+    count = min(max(1, GROUP // per_query), max(queries, 1))
+    few = min(max(1, GROUP // (per_query * count)), max(heads, 1)) if count >= queries else 1
+    some = max(1, GROUP // (per_query * count * few)) if count >= queries and few >= heads else 1
+    for b in range(0, batch, some):
+        for h in range(0, heads, few):
+            for i in range(0, queries, count):
+                yield (
+                    slice(b, min(b + some, batch)),
+                    slice(h, min(h + few, heads)),
+                    slice(i, min(i + count, queries)),
+                )
+
+
+def _ends(hidden: Array | None, queries: int, keys: int) -> Array:
+    """For each query the number of keys up to the last one that it sees anywhere in the batch."""
+    if hidden is None or not keys:
+        return np.full(queries, keys)
+    once = hidden[tuple(slice(None if stride else 1) for stride in hidden.strides)]  # what is repeated, once
+    seen: Array = np.logical_not(np.all(once, axis=(0, 1)))
+    last = np.where(seen.any(axis=1), keys - np.argmax(seen[:, ::-1], axis=1), 0)
+    return np.broadcast_to(last, queries)
 
 
 def _combined(
@@ -87,8 +107,10 @@ def _combined(
     return bias, None if seen is None or bool(seen.all()) else np.broadcast_to(~seen, shape)
 
 
-def _weights(scores: Array, bias: Array | None, hidden: Array | None, plan: Plan, keep: Array | None) -> Array:
-    """The probabilities of ``scores``, which are overwritten; zeros where none counts."""
+def _weights(
+    scores: Array, bias: Array | None, hidden: Array | None, plan: Plan, keep: Array | None
+) -> tuple[Array, Array]:
+    """Weights in place of ``scores``, and what to divide their average by; zeros where no score counts."""
     dtype = scores.dtype
     _stage(0, scores, plan, keep)
     if plan.softcap:
@@ -107,11 +129,14 @@ def _weights(scores: Array, bias: Array | None, hidden: Array | None, plan: Plan
     scores -= np.where(np.isneginf(top), 0, top)
     np.exp(scores, out=scores)
     total = np.sum(scores, axis=-1, keepdims=True)
-    scores /= np.where(total == 0, 1, total)
+    total[total == 0] = 1
+    if plan.precision is None and plan.mode != 3:
+        return scores, total
+    scores /= total
     if plan.precision is not None:
         scores = scores.astype(plan.precision).astype(dtype)
     _stage(3, scores, plan, keep)
-    return scores
+    return scores, np.ones((), dtype)
 
 
 def _stage(number: int, scores: Array, plan: Plan, keep: Array | None) -> None:

@@ -8,7 +8,6 @@ beyond the range of a smaller one it gives 0, which is what ONNX's own cases ass
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -85,13 +84,16 @@ def cast_to(x: Array, dtype: DType, saturate: bool = True, round_mode: str = "up
 def _to_integer(x: Array, dtype: DType) -> Array:
     """Truncated towards zero, held within the range of ``dtype``."""
     info = np.iinfo(dtype)
-    w = x if x.dtype.kind == "f" else x.astype(np.float32)
-    if w.size == 0 or (float(w.min()) > info.min and float(w.max()) < info.max):  # False where one is NaN
+    w = x if x.dtype.kind == "f" and x.dtype != np.float16 else x.astype(np.float32)
+    low, high = (float(w.min()), float(w.max())) if w.size else (0.0, 0.0)
+    if low > info.min - 1 and high < info.max:  # False where one is NaN, and where info.max is rounded up
         return w.astype(dtype)
+    if not np.isnan(low) and dtype.itemsize <= 2:  # both bounds are numbers of ``w``
+        return np.clip(w, info.min, info.max).astype(dtype)
     y = np.trunc(w.astype(np.float64))
-    low, high = y <= float(info.min), y >= float(info.max)
-    safe = np.where(low | high | np.isnan(y), 0, y).astype(dtype)
-    return np.where(low, dtype.type(info.min), np.where(high, dtype.type(info.max), safe)).astype(dtype)
+    below, above = y <= float(info.min), y >= float(info.max)
+    safe = np.where(below | above | np.isnan(y), 0, y).astype(dtype)
+    return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), safe)).astype(dtype)
 
 
 def _to_power_of_two(x: Array, saturate: bool, round_mode: str) -> Array:
@@ -140,11 +142,13 @@ def _whole(text: str) -> int:
 
 
 def _spelled(x: Array) -> Array:
-    """Each number in plain notation, a float with the fewest digits that read back as the same one."""
+    """Each number in plain notation, a float with the fewest digits that read back as the same; a bool is 0 or 1."""
     texts = np.empty(x.shape, dtype=STRING)
-    spell: Callable[[Any], str] = _float_text if x.dtype in FLOATING else str
-    elements = x if x.dtype.kind == "f" else x.astype(np.float32) if x.dtype in FLOATING else x.astype(object)
-    texts.reshape(-1)[:] = [spell(v) for v in elements.reshape(-1)]
+    if x.dtype in FLOATING:
+        elements = x if x.dtype.kind == "f" else x.astype(np.float32)
+        texts.reshape(-1)[:] = [_float_text(v) for v in elements.reshape(-1)]
+    else:
+        texts.reshape(-1)[:] = [str(int(v)) for v in x.reshape(-1)]
     return texts
 
 

@@ -24,6 +24,7 @@ from fuse.ops.heads import (
     attend,
     check_bias,
     divided,
+    given,
     later,
     mask_to_add,
     ranked,
@@ -47,14 +48,14 @@ def _widths(columns: Dim, sizes: Sequence[int] | None) -> tuple[Dim, Dim]:
 
 
 def _shapes(
-    given: Sequence[Shape | None], num_heads: int, sizes: Sequence[int] | None, shared: int
+    shapes: Sequence[Shape | None], num_heads: int, sizes: Sequence[int] | None, shared: int
 ) -> tuple[Shape, Shape]:
     """The shapes of output and present state, after all checks that those of the inputs allow.
 
-    ``given`` are input, weight, bias, past and attention bias.
+    ``shapes`` are those of input, weight, bias, past and attention bias.
     """
-    x, weights, bias, past, attention_bias = given
-    for what, shape, rank in zip(("the input", "the weight", "the bias", "past"), given, (3, 2, 1, 5), strict=False):
+    x, weights, bias, past, attention_bias = shapes
+    for what, shape, rank in zip(("the input", "the weight", "the bias", "past"), shapes, (3, 2, 1, 5), strict=False):
         ranked(shape, (rank,), what)
     batch, length, width = (None,) * 3 if x is None else x
     rows, columns = (None, None) if weights is None else weights
@@ -94,8 +95,8 @@ def _attention_info(
     unidirectional: int = 0,
     n_outputs: int = 1,
 ) -> tuple[Info, Info]:
-    given = [None if i is None else i.shape for i in (x, weights, bias, past, attention_bias)]
-    output, present = _shapes(given, num_heads, qkv_hidden_sizes, past_present_share_buffer)
+    shapes = [given(i, r) for i, r in zip((x, weights, bias, past, attention_bias), (3, 2, 1, 5, 4), strict=True)]
+    output, present = _shapes(shapes, num_heads, qkv_hidden_sizes, past_present_share_buffer)
     dtype = common_dtype(x, weights, bias, past, attention_bias)
     return tensor(dtype, output), tensor(dtype, present)
 
@@ -128,8 +129,8 @@ def attention(
     """
     if do_rotary:
         raise UnsupportedError("Attention with do_rotary has no kernel: it takes no tables of cosines and sines")
-    given = [None if i is None else i.shape for i in (x, weights, bias, past, attention_bias)]
-    _shapes(given, num_heads, qkv_hidden_sizes, past_present_share_buffer)
+    shapes = [None if i is None else i.shape for i in (x, weights, bias, past, attention_bias)]
+    _shapes(shapes, num_heads, qkv_hidden_sizes, past_present_share_buffer)
     (batch, length, _), hidden = x.shape, (qkv_hidden_sizes or (weights.shape[1] // 3,))[0]
     projected = product(wide(x), wide(weights))
     if bias is not None:

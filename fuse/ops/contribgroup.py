@@ -22,7 +22,7 @@ from fuse.ops.attend import Plan, attend
 from fuse.ops.bounds import at_run_time, clamped, single
 from fuse.ops.contribrotary import check_tables, turned
 from fuse.ops.elementwise import narrow, wide
-from fuse.ops.heads import added, agreed, check_bias, divided, join, ranked, split
+from fuse.ops.heads import added, agreed, check_bias, divided, given, join, ranked, split
 from fuse.ops.infer import common_dtype
 from fuse.ops.record import Info, expect, operator, tensor
 
@@ -83,12 +83,11 @@ def _info(
     sliding_window_cache: int = 0,
     **attrs: Any,
 ) -> list[Info]:
-    batch, length, size = _form(query.shape, _shape(key), _shape(value), num_heads, kv_num_heads)
+    keys = given(key, 3), given(value, 3)
+    batch, length, size = _form(given(query, 3), *keys, num_heads, kv_num_heads)
     expect((past_key is None) == (past_value is None), "past_key and past_value go together")
-    before = agreed("the lengths of past_key and past_value", *(
-        None if p is not None and p.shape is None else _check_past(_shape(p), batch, kv_num_heads, size)
-        for p in (past_key, past_value)
-    ))  # fmt: skip
+    pasts = (_check_past(given(p, 4), batch, kv_num_heads, size) for p in (past_key, past_value))
+    before = agreed("the lengths of past_key and past_value", *pasts)
     totals = total_sequence_length.dims
     total = totals[0] if totals is not None and len(totals) == 1 else None
     check_bias(_shape(attention_bias), batch, num_heads, length, total)
@@ -292,14 +291,14 @@ def _heads(query: Array, key: Array | None, value: Array | None, heads: int, kv_
     return [split(wide(query), heads), split(wide(key), kv_heads), split(wide(value), kv_heads)]
 
 
-def _positions(given: Array | None, own: Array, lengths: _Lengths, prompt: bool) -> Array:
-    """Where the new positions count from the beginning: as ``given``, of which a first prompt reads one element."""
-    if given is None:
+def _positions(ids: Array | None, own: Array, lengths: _Lengths, prompt: bool) -> Array:
+    """Where the new positions count from the beginning: as ``ids`` say, of which a first prompt reads one element."""
+    if ids is None:
         return np.minimum(own, lengths.total[:, None] - 1)
-    expect(given.shape == own.shape, f"position_ids is {list(given.shape)}, not {list(own.shape)}")
-    if prompt and given.size:
-        return np.broadcast_to(given[0, 0] + np.arange(own.shape[1]), own.shape)
-    return given
+    expect(ids.shape == own.shape, f"position_ids is {list(ids.shape)}, not {list(own.shape)}")
+    if prompt and ids.size:
+        return np.broadcast_to(ids[0, 0] + np.arange(own.shape[1]), own.shape)
+    return ids
 
 
 def _columns(bias: Array, places: Array) -> Array:

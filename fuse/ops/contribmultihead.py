@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from fuse.errors import UnsupportedError
 from fuse.ir.dims import Dim
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
@@ -23,6 +22,7 @@ from fuse.ops.heads import (
     attend,
     check_bias,
     divided,
+    given,
     grown,
     later,
     mask_to_add,
@@ -78,30 +78,54 @@ def _form(query: Shape | None, key: Shape | None, value: Shape | None, heads: in
     )
 
 
+def _known_form(query: Info, key: Info | None, value: Info | None, heads: int, packs: bool) -> tuple[Dim, ...]:
+    """The same where shapes may be unknown."""
+    if all(i is None or i.shape is not None for i in (query, key, value)):
+        return _form(query.shape, _shape(key), _shape(value), heads, packs)
+    batch, length = (None, None) if query.shape is None else query.shape[:2]
+    return batch, length, None, None, None
+
+
 def _shapes(
-    form: tuple[Dim, ...], heads: int, past_key: Shape | None, past_value: Shape | None, bias: Shape | None, fixed: bool
+    form: tuple[Dim, ...],
+    heads: int,
+    past_key: Shape | None,
+    past_value: Shape | None,
+    bias: Shape | None,
+    fixed: bool,
+    filled: Dim = None,
 ) -> tuple[Shape, Shape, Shape, Shape]:
-    """Output, present key, present value and scores; ``fixed`` where the present keeps the shape of the past."""
+    """Output, present key, present value and scores.
+
+    With ``fixed``, the present keeps the shape of the past, of which ``filled`` positions are filled.
+    """
     batch, length, new, size, v_size = form
     expect((past_key is None) == (past_value is None), "past_key and past_value go together")
-    before: Dim = 0
     for what, past, own in (("past_key", past_key, size), ("past_value", past_value, v_size)):
         ranked(past, (4,), what)
         if past is not None:
             agreed(f"the batches of query and {what}", batch, past[0])
             agreed(f"num_heads and the heads of {what}", heads, past[1])
             agreed(f"the sizes of a head of the query and of {what}", own, past[3])
-            before = past[2]
-    total = added(before, new)
+    before: Dim = 0
+    if past_key is not None and past_value is not None:
+        before = agreed("the lengths of past_key and past_value", past_key[2], past_value[2])
+    fixed = fixed and past_key is not None
+    total = added(filled if fixed else before, new)
     state = before if fixed else total
-    check_bias(bias, batch, heads, length, None if fixed else total)
+    check_bias(bias, batch, heads, length, total)
     width = None if v_size is None else v_size * heads
     return (
         (batch, length, width),
         (batch, heads, state, size),
         (batch, heads, state, v_size),
-        (batch, heads, length, None if fixed else total),
+        (batch, heads, length, total),
     )
+
+
+def _number(x: Info | None) -> Dim:
+    """The one element of a tensor, where it is known."""
+    return None if x is None or x.dims is None or len(x.dims) != 1 else x.dims[0]
 
 
 def _parts(query: Array, key: Array | None, value: Array | None, bias: Array | None, heads: int) -> list[Array]:
@@ -149,9 +173,10 @@ def _multi_head_info(
     unidirectional: int = 0,
     n_outputs: int = 1,
 ) -> list[Info]:
-    form = _form(query.shape, _shape(key), _shape(value), num_heads, False)
+    form = _known_form(query, key, value, num_heads, False)
     fixed = past_sequence_length is not None
-    shapes = _shapes(form, num_heads, _shape(past_key), _shape(past_value), _shape(attention_bias), fixed)
+    pasts = given(past_key, 4), given(past_value, 4)
+    shapes = _shapes(form, num_heads, *pasts, _shape(attention_bias), fixed, _number(past_sequence_length))
     dtype = common_dtype(query, key, value, bias, attention_bias, past_key, past_value)
     return [tensor(dtype, s) for s in shapes]
 
@@ -180,16 +205,18 @@ def multi_head_attention(
 
     ``query`` is (batch, length, width) or packed (batch, length, heads, 3, size); ``key`` likewise, or packed (batch,
     length, heads, 2, size), or by heads (batch, heads, length, size), and ``value`` as the key.  With
-    ``past_sequence_length`` the past has room for more positions than are filled, and the present keeps its shape.
+    ``past_sequence_length`` the past has room for more positions than are filled, and the present keeps its shape;
+    ``cache_indirection`` says from which beam each of them comes.
     """
-    if cache_indirection is not None:
-        raise UnsupportedError("MultiHeadAttention with cache_indirection has no kernel")
     form = _form(query.shape, _shape(key), _shape(value), num_heads, False)
     fixed = past_sequence_length is not None
     _shapes(form, num_heads, _shape(past_key), _shape(past_value), _shape(attention_bias), fixed)
     q, k, v = _parts(query, key, value, bias, num_heads)
     filled = None if past_sequence_length is None else int(single(past_sequence_length, "past_sequence_length"))
     (k, keys), (v, values) = grown(past_key, k, filled), grown(past_value, v, filled)
+    if cache_indirection is not None and past_key is not None:
+        expect(form[2] == 1, f"cache_indirection goes with one new position, there are {form[2]}")
+        k, v = (_of_beams(t, cache_indirection, cache_indirection.shape[1]) for t in (k, v))
     (batch, _, length, _), total = q.shape, k.shape[2]
     blocked = None
     if unidirectional and length > 1:
@@ -226,8 +253,10 @@ def _decoder_info(
     scale: float | None = None,
     n_outputs: int = 1,
 ) -> list[Info]:
-    form = _form(query.shape, _shape(key), _shape(value), num_heads, True)
-    shapes = _shapes(form, num_heads, _shape(past_key), _shape(past_value), None, bool(past_present_share_buffer))
+    form = _known_form(query, key, value, num_heads, True)
+    fixed, filled = bool(past_present_share_buffer), _number(past_sequence_length)
+    pasts = given(past_key, 4), given(past_value, 4)
+    shapes = _shapes(form, num_heads, *pasts, _shape(attention_bias), fixed, filled)
     dtype = common_dtype(query, key, value, past_key, past_value, bias)
     return [tensor(dtype, s) for s in shapes]
 
@@ -270,7 +299,7 @@ def decoder_masked_multi_head_attention(
     beams = 1 if beam_width is None else int(single(beam_width, "beam_width"))
     expect(beams == 1 or cache_indirection is not None, f"{beams} beams need cache_indirection")
     if cache_indirection is not None and past_key is not None:
-        k, v = _of_beams(k, cache_indirection, beams), _of_beams(v, cache_indirection, beams)
+        k, v = (_of_beams(t, cache_indirection, beams) for t in (k, v))
     (batch, _, length, _), total = q.shape, k.shape[2]
     low = MASKED if mask_filter_value is None else mask_filter_value
     check_bias(_shape(attention_bias), batch, num_heads, length, total)
@@ -283,7 +312,8 @@ def decoder_masked_multi_head_attention(
 def _of_beams(x: Array, indirection: Array, beams: int) -> Array:
     """For each sequence, the positions of the past from the beam that they come from; the newest is its own."""
     batch, total = x.shape[0], x.shape[2]
-    fits = indirection.ndim == 3 and indirection.shape[0] * indirection.shape[1] == batch
+    ranked(indirection.shape, (3,), "cache_indirection")
+    fits = beams > 0 and indirection.shape[0] * indirection.shape[1] == batch
     fits = fits and indirection.shape[1] == beams and indirection.shape[2] >= total - 1
     expect(fits, f"cache_indirection {list(indirection.shape)} for {batch} sequences in beams of {beams}")
     source = indirection.reshape(batch, -1)[:, : total - 1]

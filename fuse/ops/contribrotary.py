@@ -1,6 +1,6 @@
-"""Rotary position embeddings of the domain ``com.microsoft``: pairs of a head's elements turned by their position.
+"""Rotary position embeddings of the domain ``com.microsoft``, which find the form of a head from their tables.
 
-The pairs are the two halves of what is turned, or neighbours where it is interleaved; what is beyond stays.
+The turning itself is that of the standard operator.
 Source: onnxruntime's docs/ContribOperators.md.
 """
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
+from fuse.ops import rotary
 from fuse.ops.bounds import at_run_time
-from fuse.ops.elementwise import narrow, wide
+from fuse.ops.elementwise import narrow
 from fuse.ops.heads import agreed, join, ranked, split
 from fuse.ops.infer import common_dtype, show_shape
 from fuse.ops.record import Info, expect, operator, tensor
@@ -22,21 +23,11 @@ def turned(x: Array, places: Array, cos: Array, sin: Array, interleaved: bool) -
 
     ``cos`` and ``sin`` (most, half) are tables by place; the first ``2 * half`` elements of a head are turned.
     """
-    outside = (places < 0) | (places >= len(cos))
-    expect(not outside.any(), f"position {_first(places, outside)} is outside the {len(cos)} rows of the cosines")
-    half = cos.shape[1]
-    expect(2 * half <= x.shape[-1], f"{half} cosines turn {2 * half} elements of a head of {x.shape[-1]}")
-    c, s = (wide(t)[places][:, None] for t in (cos, sin))
-    y = np.array(wide(x))
-    parts = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
-    left, right = (y[..., part] for part in parts)
-    y[..., parts[0]], y[..., parts[1]] = left * c - right * s, left * s + right * c
-    return narrow(y, x)
-
-
-def _first(places: Array, outside: Array) -> int:
-    found = places[outside]
-    return int(found[0]) if found.size else 0
+    outside = places[(places < 0) | (places >= len(cos))]
+    expect(not outside.size, f"position {outside[:1].tolist()} is outside the {len(cos)} rows of the cosines")
+    return rotary.rotary_embedding(
+        x, cos, sin, places, interleaved=int(interleaved), rotary_embedding_dim=2 * cos.shape[1]
+    )
 
 
 def check_tables(cos: Shape | None, sin: Shape | None) -> None:

@@ -48,8 +48,8 @@ _SINGLE_TAIL: Rational = (
 )
 
 
-def in_blocks(x: Array, formula: Callable[[Array], Array]) -> Array:
-    """``formula`` of ``x`` in float64, block by block, rounded once to the dtype of ``x``.
+def in_blocks(x: Array, formula: Callable[[Array], Array], dtype: type = np.float64) -> Array:
+    """``formula`` of ``x`` in ``dtype``, block by block, rounded once to the dtype of ``x``.
 
     ``formula`` takes a vector that it may overwrite and gives one of the same length.
     """
@@ -57,7 +57,7 @@ def in_blocks(x: Array, formula: Callable[[Array], Array]) -> Array:
     y = np.empty(flat.shape, x.dtype)
     for start in range(0, flat.size, BLOCK):
         part = slice(start, start + BLOCK)
-        y[part] = formula(flat[part].astype(np.float64))
+        y[part] = formula(flat[part].astype(dtype))
     return y.reshape(x.shape)
 
 
@@ -109,7 +109,7 @@ def _erf(x: Array) -> Array:
 def _scaled_tail(x: Array) -> Array:
     """``exp(x * x) * erfc(x)`` for ``x`` from 0 on."""
     x = np.minimum(x, 1e3)
-    y = _polynomial(_TAIL, (x - 3) / (x + 3))
+    y = polynomial(_TAIL, (x - 3) / (x + 3))
     y /= 1 + 2 * x
     return y
 
@@ -128,8 +128,8 @@ def _decay(x: Array, factor: float) -> Array:
     return y
 
 
-def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
-    """Horner's rule, in place on a fresh array."""
+def polynomial(coefficients: Sequence[float], x: Array) -> Array:
+    """Horner's rule, in place on a fresh array of the dtype of ``x``; the constant coefficient comes first."""
     y = x * coefficients[-1]
     for factor in coefficients[-2:0:-1]:
         y += factor
@@ -139,6 +139,6 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
 
 
 def _rational(coefficients: Rational, x: Array) -> Array:
-    y = _polynomial(coefficients[0], x)
-    y /= _polynomial(coefficients[1], x)
+    y = polynomial(coefficients[0], x)
+    y /= polynomial(coefficients[1], x)
     return y

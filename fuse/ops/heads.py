@@ -18,7 +18,7 @@ from fuse.ops.attend import Plan
 from fuse.ops.attend import attend as by_plan
 from fuse.ops.bounds import same_dim
 from fuse.ops.infer import show_shape
-from fuse.ops.record import expect
+from fuse.ops.record import Info, expect
 
 MASKED = -10000.0
 """What is added to the score of a position that a mask excludes, where no value is given."""
@@ -31,6 +31,11 @@ def ranked(shape: Shape | None, ranks: Sequence[int], what: str) -> None:
     """Raise ``ShapeError`` unless ``shape`` is unknown or has one of ``ranks``."""
     wanted = " or ".join(str(r) for r in ranks)
     expect(shape is None or len(shape) in ranks, f"{what} is {show_shape(shape)}, its rank should be {wanted}")
+
+
+def given(info: Info | None, rank: int) -> Shape | None:
+    """The shape of an input that has ``rank``: None where it is absent, unknown dims where nothing more is known."""
+    return None if info is None else (None,) * rank if info.shape is None else info.shape
 
 
 def agreed(what: str, *dims: Dim) -> Dim:

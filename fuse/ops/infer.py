@@ -127,8 +127,12 @@ def check_arity(record: Operator, inputs: Sequence[object]) -> None:
 
 
 def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[str, Any], out: Info) -> Info:
-    """Run the kernel itself on known sizes, symbolic ones too, and keep the result beside the type."""
-    if out.value is not None or not record.traits & (Trait.LAYOUT | Trait.SIZES):
+    """Run the kernel itself on known sizes, and keep the result beside the type.
+
+    Symbolic sizes go through operators that say so alone: a symbol, for one, equals no number that it may stand for.
+    """
+    symbolic = bool(record.traits & (Trait.LAYOUT | Trait.SIZES))
+    if out.value is not None or not (symbolic or Trait.ELEMENTWISE in record.traits):
         return out
     if any(i is not None and (i.value is None or i.value.size > CARRIED) for i in inputs):
         return out
@@ -137,6 +141,8 @@ def _carry(record: Operator, inputs: Sequence[Info | None], keywords: Mapping[st
     if out.shape is not None and math.prod(d if isinstance(d, int) else 1 for d in out.shape) > CARRIED:
         return out
     values = [None if i is None else i.value for i in inputs]
+    if not symbolic and any(v is not None and v.dtype == object for v in values):
+        return out
     try:
         with np.errstate(all="ignore"):
             result = record.kernel(*values, **keywords)

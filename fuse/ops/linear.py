@@ -11,6 +11,7 @@ import numpy as np
 
 from fuse.ir.dtypes import DOUBLE, FLOAT, Array
 from fuse.ops.bounds import at_run_time
+from fuse.ops.kept import doubles
 from fuse.ops.record import Info, expect, operator, tensor
 from fuse.ops.scores import (
     batch_of,
@@ -30,7 +31,7 @@ def _scores(rows: Array, weights: Array, intercepts: Sequence[float] | None) -> 
     say = f"{len(intercepts or ())} intercepts for {len(weights)} scores"
     expect(not intercepts or len(intercepts) == len(weights), say)
     product = rows.astype(DOUBLE, copy=False) @ weights.T
-    return product + np.array(intercepts, dtype=DOUBLE) if intercepts else product
+    return product + doubles(intercepts) if intercepts else product
 
 
 # ---- LinearRegressor

@@ -45,9 +45,8 @@ def _loss(logs: Array, labels: Array, weight: Array | None, ignore_index: int | 
         raise RunError(f"label {int(labels[outside][0])} is outside the {logs.shape[1]} classes")
     index = np.where(counted, labels, 0).astype(np.int64)
     picked = np.take_along_axis(logs, index[:, None], axis=1)[:, 0]
-    factor = counted.astype(np.float64)
-    if weight is not None:
-        factor *= weight.astype(np.float64)[index]
+    own = 1.0 if weight is None else weight.astype(np.float64)[index]
+    factor = np.where(counted, own, 0)
     loss = np.where(counted, -picked.astype(np.float64), 0) * factor
     if reduction == "none":
         return loss.astype(logs.dtype)

@@ -8,7 +8,6 @@ Source: onnxruntime's docs/ContribOperators.md; the NF4 and FP4 codes are those 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -298,14 +297,13 @@ def gather_block_quantized(
         part = codes(part, bits, part.shape[-1] * (8 // bits))
         zero_part = np.full((), 1 << (bits - 1)) if zero_part is None else codes(zero_part, bits, scale.shape[-1])
     block = block_size or part.shape[along]
-    granularity(part.shape, tuple(np.broadcast_shapes(scale.shape, _blocked(part.shape, along, block))), along, block)
+    checked = tuple(
+        d if i != along and s == 1 else s for i, (d, s) in enumerate(zip(part.shape, scale.shape, strict=True))
+    )
+    granularity(part.shape, checked, along, block)
     zero = zero_part if zero_part is None or not zero_part.ndim else spread(zero_part, part.shape, along, block)
     y = reals(part, spread(scale, part.shape, along, block), zero, scales.dtype)
     y = y.reshape(*y.shape[:place], *indices.shape, *y.shape[place + 1 :])
     if inside.all():
         return y
     return np.where(inside.reshape(*inside.shape, *(1,) * (rank - 1 - place)), y, y.dtype.type(0))
-
-
-def _blocked(shape: Sequence[int], axis: int, block: int) -> tuple[int, ...]:
-    return tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape))

@@ -1,8 +1,4 @@
-"""Forests made of the attributes of tree operators: lists checked, names resolved, tests brought to one form.
-
-What is made of attributes is kept as long as other ensembles do not push it out: the lists of a large model take longer
-to read than a row to run.
-"""
+"""Forests made of the attributes of tree operators: lists checked, names resolved, tests brought to one form."""
 
 from __future__ import annotations
 
@@ -15,26 +11,13 @@ import numpy as np
 from fuse.errors import ShapeError
 from fuse.ir.dtypes import DOUBLE, FLOAT, INT64, Array, DType
 from fuse.ops.forest import MODES, Forest, Members, Votes
+from fuse.ops.kept import KEPT, Same
 from fuse.ops.record import expect
 
 _STRICT = [m in ("BRANCH_LT", "BRANCH_GTE") for m in MODES]
 _SWAPPED = [m in ("BRANCH_GTE", "BRANCH_GT", "BRANCH_NEQ") for m in MODES]
 _EQUAL = [m in ("BRANCH_EQ", "BRANCH_NEQ") for m in MODES]
 _MEMBER = MODES.index("BRANCH_MEMBER")
-
-#: So many ensembles are kept ready.
-_KEPT = 32
-
-
-class Same(tuple[Any, ...]):
-    """Objects as a key that is equal only to the very same objects, so that a cache need not read millions of them."""
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and list(map(id, self)) == list(map(id, other))
-
 
 # ---- lists
 
@@ -70,10 +53,10 @@ def _tracks(tracks: Sequence[int] | None, size: int) -> Array:
 # ---- TreeEnsemble
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(KEPT)
 def split_forest(lists: Same, dtype: DType) -> Forest:
     """The forest of a TreeEnsemble, in whose lists tests and leaves are apart: leaves come behind the tests here."""
-    modes, features, splits, no, no_leaf, yes, yes_leaf, tracks, members, targets, weights, roots = lists
+    modes, features, splits, no, no_leaf, yes, yes_leaf, tracks, members, targets, weights, roots = lists.parts
     size, ends = len(modes), len(targets)
     _same_length(modes=modes, featureids=features, splits=splits, truenodeids=yes, falsenodeids=no)
     _same_length(modes=modes, trueleafs=yes_leaf, falseleafs=no_leaf)
@@ -116,16 +99,17 @@ def _sets(members: Array | None, count: int) -> list[Array]:
 # ---- the older form
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(KEPT)
 def listed_forest(nodes: Same, votes: Same, dtype: DType) -> Forest:
     """The forest of nodes that are named by a tree and a number in it.
 
     A tree's root is the first of its nodes that no other leads to; trees are taken in the order of their first nodes.
     """
-    trees, ids, modes, features, splits, no, yes, tracks = nodes
+    trees, ids, modes, features, splits, no, yes, tracks = nodes.parts
+    owners, places, targets, weights = votes.parts
     _same_length(treeids=trees, nodeids=ids, modes=modes, values=splits, featureids=features)
     _same_length(treeids=trees, falsenodeids=no, truenodeids=yes)
-    _same_length(treeids=votes[0], nodeids=votes[1], ids=votes[2], weights=votes[3])
+    _same_length(treeids=owners, nodeids=places, ids=targets, weights=weights)
     expect(bool(trees), "the ensemble has no nodes")
     names = _Names(_array(trees), _array(ids))
     kinds, kind = np.unique(np.array(modes), return_inverse=True)
@@ -142,9 +126,9 @@ def listed_forest(nodes: Same, votes: Same, dtype: DType) -> Forest:
         leaf=leaf,
         roots=names.roots(np.concatenate([b[~leaf] for b in branches])),
         votes=Votes.of(
-            names.find(_array(votes[0] or ()), _array(votes[1] or ())),
-            _array(votes[2] or ()),
-            _floats(() if votes[3] is None else votes[3]),
+            names.find(_array(owners or ()), _array(places or ())),
+            _array(targets or ()),
+            _floats(() if weights is None else weights),
             len(trees),
         ),
         dtype=dtype,
@@ -242,5 +226,6 @@ def _thresholds(modes: Array, splits: Array) -> Array:
     """What ``<=`` must compare with in the place of each node's own test; NaN where that never holds."""
     dtype = splits.dtype.type
     below = np.where(splits == -np.inf, dtype(np.nan), np.nextafter(splits, dtype(-np.inf)))
-    unordered = np.isnan(splits) & np.array(_SWAPPED)[modes]  # no value is above NaN: all must be below
+    above = np.array(_SWAPPED)[modes] & ~np.array(_EQUAL)[modes]
+    unordered = np.isnan(splits) & above  # no value is above NaN: all must be below
     return np.where(unordered, dtype(np.inf), np.where(np.array(_STRICT)[modes], below, splits))

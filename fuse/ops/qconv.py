@@ -57,7 +57,7 @@ def integer_conv(x: Array, w: Array, x_zero: Array | None, w_zero: Array | None,
     parts = _parts(weights, reach(x.dtype, origin))
     if parts == 1:
         return conv(pixels, weights, **geometry).astype(np.int32)
-    if not parts or geometry["group"] != 1 or x.shape[1] != w.shape[1]:
+    if not parts or x.shape[1] != w.shape[1]:  # groups, or channels that Conv refuses
         return conv(pixels.astype(np.float64), weights.astype(np.float64), **geometry).astype(np.int64).astype(np.int32)
     total, step = None, -(-w.shape[1] // parts)
     for start in range(0, w.shape[1], step):

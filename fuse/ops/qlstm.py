@@ -180,7 +180,7 @@ class _Layer:
         """All hidden states (zero behind each sequence's end), and the states at the ends (zero for no steps)."""
         length, batch = x.shape[:2]
         steps_ = int(ends.max(initial=0))
-        projected = self.inputs.times(x[:steps_].reshape(steps_ * batch, -1)).reshape(steps_, batch, -1)
+        projected = self.inputs.times(x[:steps_].reshape(-1, x.shape[2])).reshape(steps_, batch, 4 * h.shape[1])
         projected += self.bias
         y = np.zeros((length, *h.shape), x.dtype)
         last_h, last_c = np.zeros_like(h), np.zeros_like(c)

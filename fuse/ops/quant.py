@@ -27,19 +27,22 @@ TARGETS = frozenset(d for d in INTEGER if d.itemsize <= 2) | frozenset(
 )
 """What can be quantised to: integers of up to 16 bits and floats of up to 8."""
 
+RANGES = {d: (int(ml_dtypes.iinfo(d).min), int(ml_dtypes.iinfo(d).max)) for d in TARGETS & INTEGER}
+"""The least and the largest integer of each."""
+
 
 # ---- the two formulas
 
 
 def to_integers(q: Array, zero: Array | None, dtype: DType) -> Array:
     """``q`` (float32 or float64, overwritten) rounded half to even, plus ``zero``, as saturated ``dtype``."""
-    info = ml_dtypes.iinfo(dtype)
+    low, high = RANGES[dtype]
     np.rint(q, out=q)
     if zero is not None and zero.any():
         q += zero.astype(q.dtype)
-    np.clip(q, info.min, info.max, out=q)
+    q.clip(low, high, out=q)
     if q.size and np.isnan(q.max()):
-        np.copyto(q, info.min, where=np.isnan(q))
+        np.copyto(q, low, where=np.isnan(q))
     return q.astype(dtype) if dtype.kind in "iu" else q.astype(np.int8).astype(dtype)
 
 
@@ -258,8 +261,7 @@ def measured(x: Array) -> tuple[Array, Array]:
     low = np.fmin.reduce(x, axis=None, initial=0)
     high = np.fmax.reduce(x, axis=None, initial=0)
     scale = np.asarray((high - low) / x.dtype.type(255) if low != high else x.dtype.type(1))
-    zero = to_integers(np.asarray(np.clip(-low / scale, 0, 255)), None, UINT8)
-    return scale, zero
+    return scale, np.asarray(np.rint(np.fmin(255, -low / scale)), UINT8)
 
 
 def _dynamic_info(x: Info) -> tuple[Info, Info, Info]:

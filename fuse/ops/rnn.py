@@ -233,7 +233,7 @@ def lstm(
     """Gates input, output, forget and cell; ``c = forget * c + input * new`` and ``h = output * tanh(c)``.
 
     ``p`` holds peepholes, weights by which the first three gates see the cell's state.  ``clip`` bounds the sums that
-    the four gates are functions of and not the cell's state, as onnxruntime and OpenVINO read the text.  Gives all
+    the four gates are functions of and not the cell's state, as onnxruntime.  Gives all
     hidden states, the last ones, and the last cells.
     """
     inputs = {
@@ -247,7 +247,8 @@ def lstm(
     def cell(d: int, r: Array, b: Array) -> tuple[Step, Array]:
         f, g, h = functions[3 * d : 3 * d + 3]
         peepholes = None if p is None else wide(p[d]).reshape(3, -1)
-        return _lstm_step(r, peepholes, bool(input_forget), clipped(f, clip), clipped(g, clip), h), b.reshape(2, -1).sum(axis=0)
+        step = _lstm_step(r, peepholes, bool(input_forget), clipped(f, clip), clipped(g, clip), h)
+        return step, b.reshape(2, -1).sum(axis=0)
 
     return run_layer(4, inputs, direction, hidden_size, layout, cell, n_outputs)
 

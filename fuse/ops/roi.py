@@ -16,7 +16,7 @@ import numpy as np
 
 from fuse.errors import RunError, quote
 from fuse.ir.dims import Dim
-from fuse.ir.dtypes import DOUBLE, INT64, Array
+from fuse.ir.dtypes import DOUBLE, INT64, Array, DType
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time, same_dim
 from fuse.ops.elementwise import narrow, wide
@@ -56,7 +56,9 @@ def _check_numbers(rois: Array, images: Array, batch: int) -> None:
 def _check_align(mode: str, coordinates: str, output: Ints, sampling_ratio: int) -> None:
     expect(mode in ("avg", "max"), f"mode {quote(mode)} is not avg or max")
     known = ("half_pixel", "output_half_pixel")
-    expect(coordinates in known, f"coordinate_transformation_mode {quote(coordinates)} is not one of {', '.join(known)}")
+    expect(
+        coordinates in known, f"coordinate_transformation_mode {quote(coordinates)} is not one of {', '.join(known)}"
+    )
     expect(min(output) > 0, f"output {output[0]} x {output[1]} must be positive")
     expect(sampling_ratio >= 0, f"sampling_ratio {sampling_ratio} is negative")
 
@@ -98,13 +100,16 @@ def roi_align(
 ) -> Array:
     """Pool ``x`` (N, C, H, W) over ``rois`` (R, 4), each x1, y1, x2, y2, into (R, C, output_height, output_width).
 
-    How often a region of unknown size is sampled is decided in its own dtype, as elsewhere; positions and weights are
-    float64.  A sample more than one pixel outside the image counts as 0, and a region without samples gives 0.
+    How often a region of unknown size is sampled, and whether a sample is outside, is decided in the dtype of the rois
+    as elsewhere; positions and weights are float64.  A sample more than one pixel outside the image counts as 0, and a
+    region without samples gives 0.
     """
     mode = mode.lower()
     output = (output_height, output_width)
     _check_align(mode, coordinate_transformation_mode, output, sampling_ratio)
-    count = same_dim((_check_regions(x.shape, rois.shape, 4), *batch_indices.shape), "rois and batch indices differ")
+    _check_regions(x.shape, rois.shape, 4)
+    say = f"{len(rois)} rois but batch indices of shape {list(batch_indices.shape)}"
+    expect(batch_indices.shape == (len(rois),), say)
     _check_numbers(rois, batch_indices, x.shape[0])
     w, places = wide(x), wide(rois)
     number = places.dtype.type
@@ -113,16 +118,15 @@ def roi_align(
     starts, sizes = ends[:, 1::-1], ends[:, :1:-1] - ends[:, 1::-1]  # rows before columns
     if not half_pixel:
         sizes = np.maximum(sizes, number(1))
-    images = np.ascontiguousarray(np.moveaxis(w, 1, -1))
-    y = np.zeros((count, *output, x.shape[1]), w.dtype)
+    y = np.zeros((len(rois), x.shape[1], *output), w.dtype)
     pool = _weighted_sum if mode == "avg" and bool(np.isfinite(w).all()) else _gathered
     for low in range(0, len(y) if x.size else 0, REGIONS):
         some = slice(low, low + REGIONS)
         rows, columns = (
             _samples(starts[some, k], sizes[some, k], output[k], sampling_ratio, x.shape[2 + k]) for k in range(2)
         )
-        pool(images, batch_indices[some], rows, columns, mode, y[some])
-    return narrow(np.ascontiguousarray(np.moveaxis(y, -1, 1)), x)
+        pool(w, batch_indices[some], rows, columns, mode, y[some])
+    return narrow(y, x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +173,29 @@ def _samples(start: Array, length: Array, cells: int, sampling_ratio: int, size:
     grid = np.maximum(wanted, 0).astype(INT64)
     region = np.repeat(np.arange(grid.size), grid * cells)
     cell, step = np.divmod(np.arange(region.size) - (np.cumsum(grid * cells) - grid * cells)[region], grid[region])
-    each = length.astype(DOUBLE)[region] / cells
-    x = start.astype(DOUBLE)[region] + cell * each + (step + 0.5) * each / grid[region]
-    inside = (x >= -1) & (x <= size)
-    x = np.clip(x, 0, size - 1)
+    about = _places(start[region], length[region], cells, cell, step, grid[region], start.dtype)
+    inside = (about >= -1) & (about <= size)
+    x = np.clip(_places(start[region], length[region], cells, cell, step, grid[region], DOUBLE), 0, size - 1)
     low = x.astype(INT64)
     return _Samples(size, cells, grid, region, cell, low, np.minimum(low + 1, size - 1), x - low, inside)
 
 
-def _weighted_sum(images: Array, which: Array, rows: _Samples, columns: _Samples, mode: str, y: Array) -> None:
-    """Means by matrix products, into ``y`` (regions, cells, cells, channels)."""
-    down, across = rows.matrices().astype(y.dtype), columns.matrices().astype(y.dtype)
+def _places(start: Array, length: Array, cells: int, cell: Array, step: Array, grid: Array, dtype: DType) -> Array:
+    """Where the samples are, in the arithmetic of ``dtype``."""
+    start, length, cell, step, grid = (v.astype(dtype) for v in (start, length, cell, step, grid))
+    each = length / dtype.type(cells)
+    return start + cell * each + (step + dtype.type(0.5)) * each / grid
+
+
+def _weighted_sum(x: Array, which: Array, rows: _Samples, columns: _Samples, mode: str, y: Array) -> None:
+    """Means by matrix products, into ``y`` (regions, channels, cells, cells)."""
+    down, across = rows.matrices().astype(x.dtype), columns.matrices().astype(x.dtype)
     for region, image in enumerate(which):
         high, wide_ = _touched(down[region]), _touched(across[region])
-        part = images[image][high][:, wide_]
-        lines = down[region][:, high] @ part.reshape(len(part), -1)
-        y[region] = across[region][:, wide_] @ lines.reshape(-1, *part.shape[1:])
+        part = x[image][:, high][:, :, wide_]
+        if part.size:
+            lines = np.matmul(down[region][:, high], part)
+            y[region] = (lines.reshape(-1, lines.shape[2]) @ across[region][:, wide_].T).reshape(y.shape[1:])
 
 
 def _touched(weights: Array) -> Any:
@@ -196,19 +207,22 @@ def _touched(weights: Array) -> Any:
     return dense if dense.stop - dense.start <= 2 * used.size else used
 
 
-def _gathered(images: Array, which: Array, rows: _Samples, columns: _Samples, mode: str, y: Array) -> None:
-    """Means, or maxima of single weighted pixels, into ``y`` (regions, cells, cells, channels)."""
+def _gathered(x: Array, which: Array, rows: _Samples, columns: _Samples, mode: str, y: Array) -> None:
+    """Means, or maxima of single weighted pixels, into ``y`` (regions, channels, cells, cells)."""
     for region, image in enumerate(which):
         count = int(rows.grid[region] * columns.grid[region])
         if count == 0:
             continue
         across, across_weights, across_inside = columns.taps(region)
+        left, right = int(across.min()), int(across.max()) + 1
         for cell, (down, weights, inside) in enumerate(zip(*rows.taps(region), strict=True)):
-            pixels = images[image][down[:, None, None], across]  # (row taps, cells, column taps, channels)
-            factors = (weights[:, None, None] * across_weights).astype(y.dtype)[..., None]
+            lines = np.moveaxis(x[image][:, down, left:right], 0, -1)
+            pixels = np.ascontiguousarray(lines)[:, across - left]  # (row taps, cells, column taps, channels)
+            factors = (weights[:, None, None] * across_weights).astype(x.dtype)[..., None]
             counts = (inside[:, None, None] & across_inside)[..., None]
-            pixels = np.where(counts, pixels * factors, y.dtype.type(0))
-            y[region, cell] = pixels.max(axis=(0, 2)) if mode == "max" else pixels.sum(axis=(0, 2)) / count
+            pixels = np.where(counts, pixels * factors, x.dtype.type(0))
+            found = pixels.max(axis=(0, 2)) if mode == "max" else pixels.sum(axis=(0, 2)) / count
+            y[region, :, cell] = found.T
 
 
 # ---- MaxRoiPool
@@ -236,13 +250,20 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: fl
     y = np.zeros((len(rois), x.shape[1], *pooled_shape), x.dtype)
     rows, columns = (_cells(corners[:, k::2], pooled_shape[1 - k], x.shape[3 - k]) for k in (1, 0))
     for region, image in enumerate(places[:, 0].astype(INT64)):
-        for row, (top, bottom) in enumerate(rows[region]):
-            if top >= bottom:
-                continue
-            line = x[image, :, top:bottom].max(axis=1)
-            for column, (left, right) in enumerate(columns[region]):
-                if left < right:
-                    y[region, :, row, column] = line[:, left:right].max(axis=1)
+        down, across = rows[region], columns[region]
+        part = x[image, :, down.min() : down.max(), across.min() : across.max()]
+        lines = _maxima(np.ascontiguousarray(np.moveaxis(part, 0, -1)), 0, down - down.min())
+        y[region] = np.moveaxis(_maxima(lines, 1, across - across.min()), -1, 0)
+    return y
+
+
+def _maxima(x: Array, axis: int, cells: Array) -> Array:
+    """The maximum over each of ``cells`` along ``axis``, 0 where the cell is empty."""
+    y = np.zeros((*x.shape[:axis], len(cells), *x.shape[axis + 1 :]), x.dtype)
+    lead: Any = (slice(None),) * axis
+    for number, (low, high) in enumerate(cells):
+        if low < high:
+            np.max(x[(*lead, slice(low, high))], axis=axis, out=y[(*lead, number)])
     return y
 
 

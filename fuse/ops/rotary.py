@@ -5,8 +5,6 @@ Source: the ONNX operator text.
 
 from __future__ import annotations
 
-import numpy as np
-
 from fuse.ir.dims import Dim, floordiv
 from fuse.ir.dtypes import Array
 from fuse.ir.types import Shape
@@ -92,7 +90,7 @@ def rotary_embedding(
         in_range(position_ids, len(sin_cache), "position")
         cos, sin = cos[position_ids], sin[position_ids]
     y = x.copy()
-    heads = y.reshape(*y.shape[:2], num_heads, -1) if y.ndim == 3 else y.swapaxes(1, 2)  # a view either way
+    heads = y.reshape(*y.shape[:2], num_heads or 1, -1) if y.ndim == 3 else y.swapaxes(1, 2)  # a view either way
     turned = 2 * cos.shape[-1]
     first, second = (
         slice(k, turned, 2) if interleaved else slice(k * turned // 2, (k + 1) * turned // 2) for k in (0, 1)

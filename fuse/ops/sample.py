@@ -9,9 +9,10 @@ Source: the ONNX operator texts.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,9 @@ PADDINGS = ("zeros", "border", "reflection")
 FAR = 2.0**40
 """A place as far from the image as this reads what one infinitely far reads."""
 
-BLOCK_BYTES = 1 << 20
-"""A gather works on as many places as fill this: 2 M pixels of 3 channels take 55 ms so, 80 at once."""
+BLOCK_BYTES = 1 << 18
+LEAST_PLACES = 1 << 10
+"""Places are read a block at a time, so that its tables stay in the cache: so many bytes, but not fewer places."""
 
 
 # ---- taps: what each place reads along one axis
@@ -81,7 +83,8 @@ def _extended(pixels: Array, weights: Array | None, size: int, padding: str, cor
     elif padding == "zeros":
         outside = (pixels < 0) | (pixels >= size)
         outside = outside if outside.any() else None
-    return Taps(np.clip(pixels, 0, size - 1).astype(INT64), weights, outside)
+    with np.errstate(invalid="ignore"):  # a NaN reads any pixel, with the weight NaN
+        return Taps(np.clip(pixels, 0, size - 1).astype(INT64), weights, outside)
 
 
 Maker = Callable[[Array, int, str, bool], Taps]
@@ -91,46 +94,39 @@ MODES: dict[str, Maker] = {"linear": linear_taps, "nearest": _nearest_taps, "cub
 # ---- reading
 
 
-def read(image: Array, axes: Sequence[Taps]) -> Array:
-    """``image`` (channels, spatial...) read by one ``Taps`` a spatial axis, outermost first: (channels, places)."""
-    channels, sizes = image.shape[0], image.shape[1:]
-    flat = image.reshape(channels, -1)
-    beyond = flat.shape[1]
-    if any(taps.outside is not None for taps in axes):
-        flat = np.concatenate([flat, np.broadcast_to(nothing(image.dtype), (channels, 1))], axis=1)
-    count = axes[0].pixels.shape[1]
-    out = np.empty((channels, count), image.dtype)
-    step = max(1, BLOCK_BYTES // (image.dtype.itemsize * max(channels, 1)))
-    buffer = np.empty((channels, min(step, count)), image.dtype)
-    for start in range(0, count, step):
-        target = out[:, start : start + step]
-        for number, (places, weight) in enumerate(_terms(axes, sizes, slice(start, start + step), beyond)):
-            part = buffer[:, : target.shape[1]] if number else target
-            np.take(flat, places, axis=1, out=part, mode="clip")
-            if weight is not None:
-                part *= weight.astype(part.real.dtype)
-            if number:
-                target += part
-    return out
+def pixels_of(image: Array, zeros: bool) -> Array:
+    """``image`` (channels, spatial...) as the (pixels, channels) that ``read`` takes; the last is what is outside."""
+    flat = image.reshape(image.shape[0], -1).T
+    pixels = np.empty((len(flat) + zeros, len(image)), image.dtype)
+    pixels[: len(flat)] = flat
+    pixels[len(flat) :] = nothing(image.dtype)
+    return pixels
 
 
-def _terms(
-    axes: Sequence[Taps], sizes: Sequence[int], some: slice, beyond: int
-) -> Iterator[tuple[Array, Array | None]]:
-    """For each combination of taps: where it reads in the flattened image (``beyond``: outside), and its weight."""
-    for chosen in itertools.product(*(range(len(taps.pixels)) for taps in axes)):
-        places: Any = 0
-        outside: Array | None = None
-        weight: Array | None = None
-        for tap, taps, size in zip(chosen, axes, sizes, strict=True):
-            places = places * size + taps.pixels[tap, some]
-            if taps.outside is not None:
-                out = taps.outside[tap, some]
-                outside = out if outside is None else outside | out
-            if taps.weights is not None:
-                own = taps.weights[tap, some]
-                weight = own if weight is None else weight * own
-        yield places if outside is None else np.where(outside, beyond, places), weight
+def read(pixels: Array, sizes: Sequence[int], axes: Sequence[Taps]) -> Array:
+    """What one ``Taps`` a spatial axis, outermost first, reads in ``pixels`` of an image of ``sizes``.
+
+    The result is (places, channels).  With the channels of a pixel side by side, as here, one place costs one copy.
+    """
+    beyond, stride = math.prod(sizes), 1
+    steps: list[Array] = []
+    for taps, size in zip(reversed(axes), reversed(sizes), strict=True):
+        own = taps.pixels * stride
+        if taps.outside is not None:  # clipped below, so that no other axis brings it back into the image
+            np.copyto(own, beyond, where=taps.outside)
+        steps.insert(0, own)
+        stride *= size
+    weights = [None if taps.weights is None else taps.weights.astype(pixels.real.dtype) for taps in axes]
+    total: Array | None = None
+    for chosen in itertools.product(*(range(len(step)) for step in steps)):
+        places = functools.reduce(np.add, (step[tap] for tap, step in zip(chosen, steps, strict=True)))
+        part = np.take(pixels, places, axis=0, mode="clip")
+        factors = [own[tap] for tap, own in zip(chosen, weights, strict=True) if own is not None]
+        if factors:
+            part *= functools.reduce(np.multiply, factors)[:, None]
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
 
 
 def nothing(dtype: DType) -> Array:
@@ -179,44 +175,70 @@ def grid_sample(
         return np.full(shape, nothing(x.dtype))
     whole_numbers = x.dtype.kind in "iub"
     summed = x.astype(DOUBLE) if whole_numbers and mode != "nearest" else wide(x)
-    places = wide(grid) if mode == "nearest" else grid.astype(DOUBLE)
-    y = np.empty((*shape[:2], math.prod(shape[2:])), summed.dtype)
-    for image in range(len(y)):
-        y[image] = _read_places(summed[image], places[image], mode, padding_mode, bool(align_corners))
+    places = (wide(grid) if mode == "nearest" else grid.astype(DOUBLE)).reshape(shape[0], -1, grid.shape[-1])
+    y = np.empty((*shape[:2], places.shape[1]), summed.dtype)
+    step = max(LEAST_PLACES, BLOCK_BYTES // (y.itemsize * shape[1]))
+    for image, at, target in zip(summed, places, y, strict=True):
+        pixels = pixels_of(image, padding_mode == "zeros")
+        for start in range(0, len(at), step):
+            some = slice(start, start + step)
+            target[:, some] = _read_places(pixels, image.shape[1:], at[some], mode, padding_mode, bool(align_corners)).T
     return (cast_to(y, x.dtype) if whole_numbers else narrow(y, x)).reshape(shape)
 
 
-def _read_places(image: Array, grid: Array, mode: str, padding: str, corners: bool) -> Array:
-    axes, lost = [], np.zeros(math.prod(grid.shape[:-1]), bool)
-    for place, size in zip(grid.reshape(-1, grid.shape[-1]).T[::-1], image.shape[1:], strict=True):
+def _read_places(pixels: Array, sizes: Sequence[int], grid: Array, mode: str, padding: str, corners: bool) -> Array:
+    axes, lost = [], np.zeros(len(grid), bool)
+    for place, size in zip(grid.T[::-1], sizes, strict=True):
         with np.errstate(all="ignore"):
             x = (place + 1) / 2 * (size - 1) if corners else ((place + 1) * size - 1) / 2
             none = ~np.isfinite(x) if padding == "reflection" else np.isnan(x)
             x = np.where(none, 0, np.clip(x, -FAR, FAR) if padding != "reflection" else x)
         axes.append(MODES[mode](x, size, padding, corners))
         lost |= none
-    y = read(image, axes)
+    y = read(pixels, sizes, axes)
     if lost.any():
-        y[:, lost] = np.nan if y.dtype.kind in "fc" else nothing(y.dtype)
+        y[lost] = np.nan if y.dtype.kind in "fc" else nothing(y.dtype)
     return y
 
 
 # ---- AffineGrid
 
 
-def _check_affine(theta: Shape | None, size: Shape | None) -> int | None:
-    """The number of spatial axes, None where neither input tells."""
-    count = None
-    if theta is not None:
-        rows = theta[1] if len(theta) == 3 else 0
-        fits = rows in (None, 2, 3) or not isinstance(rows, int)
-        fits &= len(theta) == 3 and (theta[2] in (None, 3, 4) or not isinstance(theta[2], int))
-        expect(fits, f"theta {show_shape(theta)} is not [N, 2, 3] or [N, 3, 4]")
-        count = rows if isinstance(rows, int) else None
-    if size is not None:
-        expect(len(size) == 1, f"size {show_shape(size)} is not a vector")
-        say = f"size has {size[0]} entries, a theta {show_shape(theta)} needs {count and count + 2}"
-        entries = same_dim((size[0], None if count is None else count + 2), say)
-        expect(not isinstance(entries, int) or entries in (4, 5), f"size has {entries} entries, not 4 or 5")
-        count = entries - 2 if isinstance(entries, int) else count
-    return count
+def _affine_shape(theta: Shape | None, size: Sequence[Dim]) -> Shape:
+    """The grid's shape, from ``size`` (N, C, spatial...)."""
+    expect(len(size) in (4, 5), f"size has {len(size)} entries, not 4 or 5")
+    rank = len(size) - 2
+    expect(not any(isinstance(d, int) and d < 0 for d in size), f"negative size in {show_shape(tuple(size))}")
+    if theta is None:
+        return (size[0], *size[2:], rank)
+    fits = len(theta) == 3 and all(
+        d == n or not isinstance(d, int) for d, n in zip(theta[1:], (rank, rank + 1), strict=True)
+    )
+    say = f"theta {show_shape(theta)} does not fit size {show_shape(tuple(size))}"
+    expect(fits, say)
+    return (same_dim((theta[0], size[0]), say), *size[2:], rank)
+
+
+def _affine_info(theta: Info, size: Info, *, align_corners: int = 0) -> Info:
+    count = size.shape[0] if size.shape is not None and len(size.shape) == 1 else None
+    dims = size.dims if size.dims is not None else (None,) * count if isinstance(count, int) else None
+    return tensor(theta.dtype, None if dims is None else _affine_shape(theta.shape, dims))
+
+
+@operator("AffineGrid", infer=_affine_info)
+@at_run_time
+def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
+    """Where ``theta`` (N, r, r + 1) maps each pixel of an image of ``size`` (N, C, spatial...): (N, spatial..., r).
+
+    Pixels lie in [-1, 1] as GridSample has it.  The only pixel of an axis is at its centre, also with
+    ``align_corners``, where ONNX does not say and PyTorch has it so.
+    """
+    shape: Any = _affine_shape(theta.shape, whole(size))
+    rank = len(shape) - 2
+    t = theta.astype(DOUBLE).reshape(shape[0], *(1,) * rank, rank, rank + 1)
+    y = np.zeros(shape, DOUBLE) + t[..., rank]
+    for axis, length in enumerate(shape[1:-1]):
+        steps = 2 * np.arange(length, dtype=DOUBLE) - (length - 1)
+        place = steps / max(length - 1 if align_corners else length, 1)
+        y += place.reshape(-1, *(1,) * (rank - axis)) * t[..., rank - 1 - axis]
+    return y.astype(theta.dtype)

@@ -17,6 +17,7 @@ from fuse.ir.dims import Dim
 from fuse.ir.dtypes import DOUBLE, FLOAT, INT64, STRING, Array, DType
 from fuse.ops.activation import sigmoid
 from fuse.ops.infer import show_shape
+from fuse.ops.kept import doubles
 from fuse.ops.record import Info, expect, tensor
 from fuse.ops.softmax import softmax
 
@@ -50,7 +51,7 @@ def rows_of(x: Array, features: int | None = None) -> Array:
 def vector(values: Sequence[float] | None, what: str) -> Array:
     """An attribute of floats in float64; ``ShapeError`` where it is absent or empty."""
     expect(bool(values), f"needs the attribute {what!r}")
-    return np.array(values, dtype=DOUBLE)
+    return doubles(values or ())
 
 
 # ---- labels

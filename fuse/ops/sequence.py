@@ -15,7 +15,7 @@ import numpy as np
 from fuse.errors import RunError
 from fuse.ir.dims import Dim
 from fuse.ir.dtypes import BOOL, BY_CODE, FLOAT, INT64, Array
-from fuse.ir.types import OptionalType, SequenceType, Shape, TensorType, Type
+from fuse.ir.types import OptionalType, SequenceType, Shape, TensorType
 from fuse.ops.bounds import at_run_time, single, whole
 from fuse.ops.infer import common_dtype, merge, normal_axis, show_shape
 from fuse.ops.move import chunks, joined

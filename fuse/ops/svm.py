@@ -16,6 +16,7 @@ from fuse.ir.dims import Dim
 from fuse.ir.dtypes import DOUBLE, FLOAT, Array
 from fuse.ops.activation import sigmoid
 from fuse.ops.bounds import at_run_time
+from fuse.ops.kept import doubles
 from fuse.ops.record import Info, expect, operator, tensor
 from fuse.ops.scores import (
     batch_of,
@@ -190,26 +191,23 @@ def svm_classifier(
         return labels[np.argmax(scores, axis=1)], transformed(scores, post_transform).astype(FLOAT)
     expect(len(counts) == classes > 1, f"{len(counts)} counts of support vectors for {classes} class labels")
     vectors = _vectors(support_vectors, sum(counts))
-    say = f"{weights.size} coefficients for {classes} classes and {len(vectors)} support vectors"
-    expect(weights.size == (classes - 1) * len(vectors), say)
-    _check_pairs(classes, rho=rho, prob_a=prob_a or rho, prob_b=(prob_b or ()) if prob_a else rho)
-    rows = rows_of(x, vectors.shape[1]).astype(DOUBLE)
+    table = _first(weights, (classes - 1) * len(vectors), "coefficients").reshape(classes - 1, -1)
+    rows, pairs = rows_of(x, vectors.shape[1]).astype(DOUBLE), classes * (classes - 1) // 2
     kernels = (_kernel(block, vectors, kernel_type, kernel_params) for block in _blocks(rows, len(vectors)))
-    table = weights.reshape(classes - 1, -1)
-    decisions = np.concatenate([_decisions(kernel, table, counts) for kernel in kernels]) + offset
+    decisions = np.concatenate([_decisions(kernel, table, counts) for kernel in kernels])
+    decisions = decisions + _first(offset, pairs, "rho")
     if prob_a:
-        chances = sigmoid(-(decisions * np.array(prob_a, dtype=DOUBLE) + np.array(prob_b, dtype=DOUBLE)))
-        scores = _coupled(np.clip(chances, _MARGIN, 1 - _MARGIN), classes)
+        a, b = _first(doubles(prob_a), pairs, "prob_a"), _first(vector(prob_b, "prob_b"), pairs, "prob_b")
+        scores = _coupled(np.clip(sigmoid(-(decisions * a + b)), _MARGIN, 1 - _MARGIN), classes)
     else:
         scores = decisions if classes > 2 else two_scores(decisions[:, 0], post_transform, probability=False)
     return labels[np.argmax(_votes(decisions, classes), axis=1)], transformed(scores, post_transform).astype(FLOAT)
 
 
-def _check_pairs(classes: int, **lists: Sequence[float] | None) -> None:
-    pairs = classes * (classes - 1) // 2
-    for name, values in lists.items():
-        count = len(values or ())
-        expect(count == pairs, f"{name} has {count} numbers; {classes} classes make {pairs} pairs")
+def _first(values: Array, count: int, what: str) -> Array:
+    """The first ``count`` numbers of an attribute, which must have as many; more are not read, as in onnxruntime."""
+    expect(values.size >= count, f"{values.size} numbers in {what!r}, the model needs {count}")
+    return values[:count]
 
 
 def _decisions(kernel: Array, table: Array, counts: Sequence[int]) -> Array:

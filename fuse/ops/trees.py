@@ -14,7 +14,8 @@ import numpy as np
 from fuse.ir.dtypes import DOUBLE, FLOAT, Array
 from fuse.ops.bounds import at_run_time
 from fuse.ops.forest import AGGREGATES, Forest
-from fuse.ops.plant import Same, listed_forest, split_forest
+from fuse.ops.kept import Same
+from fuse.ops.plant import listed_forest, split_forest
 from fuse.ops.record import Info, expect, operator, tensor
 from fuse.ops.scores import (
     TRANSFORMS,
@@ -89,12 +90,12 @@ def tree_ensemble(
     """[N, n_targets] in the dtype of ``x`` [N, F]: the leaf of each tree has a weight for one target."""
     expect(0 <= aggregate_function < len(AGGREGATES), f"unknown aggregate_function {aggregate_function}")
     expect(0 <= post_transform < len(TRANSFORMS), f"unknown post_transform {post_transform}")
-    lists = (
+    lists = Same(
         nodes_modes, nodes_featureids, nodes_splits, nodes_falsenodeids, nodes_falseleafs, nodes_truenodeids,
         nodes_trueleafs, nodes_missing_value_tracks_true, membership_values, leaf_targetids, leaf_weights, tree_roots,
     )  # fmt: skip
     targets = _target_count(n_targets, leaf_targetids)
-    score, _ = _run(split_forest(Same(lists), x.dtype), x, targets, AGGREGATES[aggregate_function])
+    score, _ = _run(split_forest(lists, x.dtype), x, targets, AGGREGATES[aggregate_function])
     return transformed(score, TRANSFORMS[post_transform]).astype(x.dtype)
 
 
@@ -142,11 +143,11 @@ def tree_ensemble_regressor(
     """
     expect(aggregate_function in AGGREGATES, f"unknown aggregate_function {aggregate_function!r}")
     check_transform(post_transform)
-    nodes = Same((
+    nodes = Same(
         nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, _either(nodes_values_as_tensor, nodes_values),
         nodes_falsenodeids, nodes_truenodeids, nodes_missing_value_tracks_true,
-    ))  # fmt: skip
-    votes = Same((target_treeids, target_nodeids, target_ids, _either(target_weights_as_tensor, target_weights)))
+    )  # fmt: skip
+    votes = Same(target_treeids, target_nodeids, target_ids, _either(target_weights_as_tensor, target_weights))
     targets = _target_count(n_targets, target_ids)
     base = _either(base_values_as_tensor, base_values)
     score, _ = _run(listed_forest(nodes, votes, x.dtype), x, targets, aggregate_function, base)
@@ -199,11 +200,11 @@ def tree_ensemble_classifier(
     """The label [N] and the scores [N, E] of each row, see ``_decided``."""
     check_transform(post_transform)
     labels = labels_of(classlabels_int64s, classlabels_strings)
-    nodes = Same((
+    nodes = Same(
         nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, _either(nodes_values_as_tensor, nodes_values),
         nodes_falsenodeids, nodes_truenodeids, nodes_missing_value_tracks_true,
-    ))  # fmt: skip
-    votes = Same((class_treeids, class_nodeids, class_ids, _either(class_weights_as_tensor, class_weights)))
+    )  # fmt: skip
+    votes = Same(class_treeids, class_nodeids, class_ids, _either(class_weights_as_tensor, class_weights))
     forest = listed_forest(nodes, votes, x.dtype)
     base = _either(base_values_as_tensor, base_values)
     chosen, scores = _decided(forest, x, labels, base, post_transform)

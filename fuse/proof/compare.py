@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from fuse.ir.dtypes import FLOATING, INTEGER, STRING, Array, DType
+from fuse.ops.maps import column
 
 _MAX = float(np.finfo(np.float64).max)
 
@@ -76,7 +77,7 @@ def _leaves(reference: Any, other: Any) -> Iterator[tuple[Any, Any]]:
             if set(a) != set(b):
                 yield None, _MISSING
             elif a and all(np.isscalar(v) for v in (*a.values(), *b.values())):
-                yield _as_array(list(a.values())), _as_array([b[key] for key in a])
+                yield column(a.values()), column(b[key] for key in a)
             else:
                 stack += [(a[key], b[key]) for key in reversed(list(a))]
         elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

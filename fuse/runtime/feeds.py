@@ -10,7 +10,7 @@ import numpy as np
 from fuse.errors import InputError, quote
 from fuse.ir.dtypes import STRING, Array, name_of
 from fuse.ir.graph import Model, Value
-from fuse.ir.types import TensorType
+from fuse.ir.types import MapType, TensorType
 from fuse.ops.infer import show_shape
 
 
@@ -43,6 +43,8 @@ def checked_feeds(model: Model, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def _as_value(value: Value, given: Any, where: str) -> Any:
+    if isinstance(value.type, MapType):
+        return _as_map(value.name, value.type, given, where)
     if not isinstance(value.type, TensorType):
         return given
     array = np.asarray(given)
@@ -51,6 +53,27 @@ def _as_value(value: Value, given: Any, where: str) -> Any:
     if array.dtype == object and value.dtype not in (None, STRING):
         raise InputError(f"input {quote(value.name)} is not a tensor of numbers", where=where)
     return array
+
+
+def _as_map(name: str, kind: MapType, given: Any, where: str) -> dict[Any, Any]:
+    """A dict with keys of the declared type and its values as NumPy's numbers of theirs."""
+    label = f"input {quote(name)}"
+    if not isinstance(given, Mapping):
+        raise InputError(f"{label} is a {type(given).__name__}, the model wants {kind}", where=where)
+    allowed = str if kind.key == STRING else (int, np.integer)
+    for key in given:
+        if not isinstance(key, allowed):
+            raise InputError(f"{label} has the key {quote(key)}, the model wants {kind}", where=where)
+    dtype = kind.value.dtype if isinstance(kind.value, TensorType) else None
+    if dtype is None or dtype == STRING:
+        return dict(given)
+    try:
+        numbers = {key: dtype.type(value) for key, value in given.items()}
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"{label} does not hold numbers of type {name_of(dtype)}: {error}", where=where) from None
+    if dtype.kind == "i" and any(number != given[key] for key, number in numbers.items()):
+        raise InputError(f"{label} does not hold whole numbers, the model wants {kind}", where=where)
+    return numbers
 
 
 def _check(value: Value, given: Array, kind: TensorType, bound: dict[str, tuple[int, str]], where: str) -> None:

@@ -155,6 +155,8 @@ class Interpreter:
                 keywords["run"] = self._graph
             if self.double and node.op == "Cast" and not references:
                 keywords = _wide_cast(keywords)
+            if self.double and node.op == "BitCast":
+                run = _of_declared(node, run)
         elif function is not None:
             run, keywords, references = self._caller(node, function), {}, False
         else:
@@ -222,6 +224,13 @@ def _reads(node: Node) -> list[Value]:
 def _wide_cast(keywords: dict[str, Any]) -> dict[str, Any]:
     narrow = {CODE[d] for d in FLOATING}
     return {**keywords, "to": CODE[DOUBLE]} if keywords["to"] in narrow else keywords
+
+
+def _of_declared(node: Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """``kernel`` on its input in the dtype that the model gives it: bits are read, so widening would change them."""
+    first = node.input(0)
+    dtype = first.dtype if first is not None else None
+    return lambda x, **keywords: kernel(x if dtype is None else x.astype(dtype, copy=False), **keywords)
 
 
 def _show(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fuse.errors import FuseError, LimitError, ModelError, UnsupportedError
 from fuse.ir.check import check
@@ -174,6 +174,7 @@ def test_the_input_list_of_an_old_file_keeps_its_order() -> None:
         (info("w", [3]), r"model: initializer 'w': is float\[2\] and declared as float\[3\]"),
         (info("w", [1, 2]), r"model: initializer 'w': is float\[2\] and declared as float\[1, 2\]"),
         (info("w", [2], I64), r"model: initializer 'w': is float\[2\] and declared as int64\[2\]"),
+        (info("w", [2], TensorProto.DOUBLE), r"model: initializer 'w': is float\[2\] and declared as double\[2\]"),
     ],
 )
 def test_a_default_is_what_its_input_is_declared_to_be(declared: Any, line: str) -> None:
@@ -246,6 +247,16 @@ def test_value_infos_are_kept_and_believed_by_nobody() -> None:
     bad = model(graph([node("Relu", ["x"], ["y"])]))
     bad.graph.value_info.append(info("y", [2], 99))
     refused(bad, "model: declared type of 'y': element type 99 is not one that ONNX defines")
+
+
+def test_the_declared_type_of_a_value_goes_with_it() -> None:
+    body = graph([node("Relu", ["x"], ["r"]), node("Neg", ["r"], ["y"])])
+    body.value_info.append(info("r"))
+    result = load(model(body))
+    relu = next(iter(result.graph.nodes))
+    relu.out.replace_by(result.graph.inputs[0])
+    result.graph.remove(relu)
+    assert not to_proto(result).graph.value_info
 
 
 def test_a_chain_of_100_000_nodes() -> None:

@@ -53,6 +53,15 @@ def test_a_slot_on_an_input_and_on_a_constant() -> None:
     assert spelled(proto) == ["Identity(x) -> a"] and [t.name for t in proto.graph.initializer] == ["b"]
 
 
+def test_one_output_listed_twice_gets_one_identity() -> None:
+    subject = load(model(graph([node("Identity", ["x"], ["a"])], ["x"], ["a", "a"])))
+    (copy,) = subject.graph.nodes
+    copy.out.replace_by(subject.graph.inputs[0])
+    subject.graph.remove(copy)
+    proto = saved(subject)
+    assert spelled(proto) == ["Identity(x) -> a"] and [o.name for o in proto.graph.output] == ["a", "a"]
+
+
 def test_a_value_under_a_slot_is_renamed_everywhere() -> None:
     """Constants too; its old name is free for another value, which does not get it by accident."""
     nodes = [node("Add", ["x", "w"], ["inner"]), node("Neg", ["inner"], ["n"]), node("Identity", ["inner"], ["y"])]

@@ -72,7 +72,7 @@ def test_any_name_is_fine_and_is_kept(name: str) -> None:
 
 def test_siblings_may_use_the_same_names_and_a_later_value_one_of_an_inner_graph() -> None:
     """Neither hides anything: an inner name is visible inside only, a later value is not visible yet."""
-    same = graph([node("Neg", ["x"], ["t"])], [], ["t"])
+    same = graph([node("Neg", ["x"], ["t"]), node("Abs", ["t"], ["u"])], [], ["u"])
     nodes = [
         node("If", ["c"], ["i"], then_branch=same, else_branch=same),
         node("If", ["c"], ["j"], then_branch=same, else_branch=same),
@@ -98,6 +98,7 @@ def test_siblings_may_use_the_same_names_and_a_later_value_one_of_an_inner_graph
          ".*: value 'x' is defined twice"),
         (graph([node("Add", ["x", "w"], ["y"])], initializers=[const("w")] * 2), "initializer 'w' is defined twice"),
         (graph([node("Relu", ["x"], ["y"])], ["x", "x"]), "graph input 'x' is defined twice"),
+        (graph([node("Neg", ["w"], ["y"])], ["w"], ["y"], [const("w")] * 2), "initializer 'w' is defined twice"),
         (graph([node("Relu", ["x"], ["y"])], ["x", ""]), "graph input has no name"),
         (graph([node("Relu", ["x"], ["y"])], ["x"], ["y", ""]), "a graph output has no name"),
         (graph([node("Relu", ["x"], ["y"])], initializers=[const("")]), "initializer has no name"),

@@ -55,10 +55,11 @@ def plain(value: Any) -> Any:
     return array.astype(object) if array is not None and array.dtype.kind in "US" else array
 
 
-def check_case(case: Any, exact: bool = False) -> None:
+def check_case(case: Any, exact: bool = False, rtol: float = 1e-5) -> None:
     """Run the case; answers must be right, and what inference says of them true.
 
-    ``exact`` asks that inference names dtype and shape in full once the elements of integer inputs are known.
+    ``exact`` asks that inference names dtype and shape in full once the elements of integer inputs are known; a greater
+    ``rtol`` is for the few cases whose answers were typed in with four digits.
     """
     model = load(case.model)
     facts = infer_model(model)
@@ -66,8 +67,8 @@ def check_case(case: Any, exact: bool = False) -> None:
         names = [v.name for v in model.graph.inputs]
         got = Interpreter(model).run(dict(zip(names, map(plain, given), strict=True)))
         for slot, expected in zip(model.graph.outputs, wanted, strict=True):
-            same(got[slot.name], plain(expected))
-            holds(facts[slot.value], got[slot.name])
+            same(got[slot.name], plain(expected), rtol)
+            holds(facts.get(slot.value, Info(slot.value.type)), got[slot.name])
         if exact:
             known = infer_graph(model.graph, {}, [fact(plain(x)) for x in given])
             for slot, info in zip(model.graph.outputs, known, strict=True):

@@ -45,3 +45,10 @@ def close(got: np.ndarray, wanted: np.ndarray, eps: float = 1e-5) -> None:
     finite = np.abs(wanted[np.isfinite(wanted.astype(np.float64))].astype(np.float64))
     atol = eps * max(1.0, finite.max(initial=0))
     np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=eps, atol=atol)
+
+
+def ulps(got: np.ndarray, wanted: np.ndarray, dtype: Any) -> np.ndarray:
+    """How far ``got`` is from the float64 numbers ``wanted``, in units of the last place that ``dtype`` has there."""
+    unit = np.spacing(np.abs(wanted.astype(dtype))).astype(np.float64)
+    assert np.isfinite(got.astype(np.float64)).all()
+    return np.abs(got.astype(np.float64) - wanted) / unit

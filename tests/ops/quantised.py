@@ -12,8 +12,13 @@ import pytest
 from onnx import helper
 
 from fuse.ir.dtypes import CODE, PACKED_BITS
+from fuse.ir.types import TensorType
+from fuse.model.load import load
 from fuse.model.tensors import write_tensor
 from fuse.ops import OPERATORS
+from fuse.ops.infer import infer_model
+from fuse.runtime.interpret import Interpreter
+from tests.ops.cases import holds
 
 DOMAIN = "com.microsoft"
 
@@ -25,21 +30,22 @@ def kernel(op: str, *inputs: Any, **attrs: Any) -> Any:
         return record.kernel(*inputs, **attrs)
 
 
-def onnxruntime_says(
+def model_of(
     op: str,
     inputs: Sequence[np.ndarray | None],
     outputs: int = 1,
     opset: int = 21,
     constants: Sequence[int] = (),
     cast: int = 0,
+    more: dict[str, Any] | None = None,
     **attrs: Any,
-) -> Any:
-    """What onnxruntime computes on one thread without optimisations; skips the test where it is not installed.
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of one node, and the feeds for it.
 
-    Inputs named in ``constants``, and those of types that its Python interface does not take, are initializers.
-    ``cast`` is a dtype code that the first output is cast to, for the same reason.
+    Inputs named in ``constants``, and those of types that onnxruntime's Python interface does not take, are
+    initializers.  ``cast`` is a dtype code that the first output is cast to, for the same reason.  ``more`` are further
+    attributes.
     """
-    ort = pytest.importorskip("onnxruntime")
     domain, _, name = op.rpartition("::")
     names = [f"i{k}" if v is not None else "" for k, v in enumerate(inputs)]
     while not names[-1]:
@@ -47,7 +53,7 @@ def onnxruntime_says(
     given = {n: np.asarray(v) for n, v in zip(names, inputs, strict=False) if v is not None}
     fixed = {n for n, v in given.items() if int(n[1:]) in constants or v.dtype in PACKED_BITS or v.dtype.kind == "V"}
     results = [f"o{k}" for k in range(outputs)]
-    nodes = [helper.make_node(name, names, results, domain=domain, **attrs)]
+    nodes = [helper.make_node(name, names, results, domain=domain, **attrs, **(more or {}))]
     if cast:
         nodes.append(helper.make_node("Cast", ["o0"], ["plain"], to=cast))
         results[0] = "plain"
@@ -60,12 +66,37 @@ def onnxruntime_says(
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10 if opset < 23 else 11)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    got = session.run(None, {n: v for n, v in given.items() if n not in fixed})
+    return model, {n: v for n, v in given.items() if n not in fixed}
+
+
+def onnxruntime_says(op: str, inputs: Sequence[np.ndarray | None], outputs: int = 1, **options: Any) -> Any:
+    """What onnxruntime computes on one thread without optimisations; skips the test where it is not installed.
+
+    Takes what ``model_of`` takes; gives a list where there are several outputs.
+    """
+    ort = pytest.importorskip("onnxruntime")
+    model, feeds = model_of(op, inputs, outputs, **options)
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    got = ort.InferenceSession(model.SerializeToString(), settings).run(None, feeds)
     return got if outputs > 1 else got[0]
+
+
+def interpreted(op: str, inputs: Sequence[np.ndarray | None], outputs: int = 1, **options: Any) -> Any:
+    """The same through fuse's loader, inference and interpreter, whose claims are held against the values."""
+    proto, feeds = model_of(op, inputs, outputs, **options)
+    model = load(proto)
+    facts = infer_model(model)
+    got = Interpreter(model).run(feeds)
+    for slot in model.graph.outputs:
+        holds(facts[slot.value], got[slot.name])
+        kind = facts[slot.value].type
+        assert isinstance(kind, TensorType)
+        assert kind.dtype == got[slot.name].dtype
+        assert kind.shape == got[slot.name].shape
+    results = [got[slot.name] for slot in model.graph.outputs]
+    return results if outputs > 1 else results[0]
 
 
 def integers(seed: int, dtype: Any, *shape: int, small: bool = False) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 from fuse.errors import RunError, ShapeError
 from fuse.ir.dims import Symbolic
-from fuse.ops.bounds import at_run_time, clamped, in_range, same_dim, single, whole
+from fuse.ops.bounds import at_run_time, clamped, fits, in_range, same_dim, single, whole
 
 N, M = Symbolic.of("n"), Symbolic.of("m")
 
@@ -59,3 +59,12 @@ def test_clamped_claims_nothing_of_what_may_be_negative():
     assert clamped(-4) == 0
     for dim in (N - 1, N - M, (N - 1) // 2, None):
         assert clamped(dim) is None
+
+
+def test_fits_takes_what_is_unknown_for_any_size():
+    fits("x", None, (1, 2))
+    fits("x", (N, None, 3), (4, 2, None))
+    with pytest.raises(ShapeError, match=r"x is \[n, 2\], not \[\?, 3\]"):
+        fits("x", (N, 2), (None, 3))
+    with pytest.raises(ShapeError, match=r"x is \[2\], not \[2, \?\]"):
+        fits("x", (2,), (2, None))

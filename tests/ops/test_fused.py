@@ -337,7 +337,7 @@ def own(name: str, nodes: list[onnx.NodeProto], inputs: Any = ("a",), outputs: A
 
 
 def test_functions_of_the_domain_that_fuse_does_not_know() -> None:
-    """From another version of fuse, or from somebody else: expanded, also where they call each other, also in branches."""
+    """From another version of fuse, or from somebody else: expanded, in branches and in each other too."""
     functions = [
         own("Inner", [node("Neg", ["a"], ["b"])]),
         own("Outer", [node("Inner", ["a"], ["m"], domain=DOMAIN), node("Inner", ["m"], ["b"], domain=DOMAIN)]),

@@ -423,6 +423,21 @@ def test_a_constant_that_another_node_reads_is_written_for_that_one() -> None:
     assert [n.op for n in again.graph.nodes] == ["Pad", "Cast"] and to_proto(again) == proto
 
 
+def test_a_constant_that_an_inner_graph_reads_is_written_too() -> None:
+    other = graph([node("Neg", ["x"], ["e"])], [], ["e"])
+    then = graph([node("Abs", ["x"], ["t"])], [], ["t"])
+    nodes = [node("Pad", ["x"], ["p"], pads=[1, 1]), node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    subject = load(model(graph(nodes, ["x", info("c", [], TensorProto.BOOL)], ["p", "y"]), opset=10))
+    pad, choice = subject.graph.nodes
+    branch = choice.attrs["then_branch"].value
+    next(iter(branch.nodes)).rewire(0, pad.inputs[1])
+    proto = to_proto(subject)
+    assert len(proto.graph.initializer) == 1
+    check(load(proto))
+    branch.rewire(0, pad.inputs[1])
+    check(load(to_proto(subject)))
+
+
 def test_the_first_split_takes_its_sizes_either_way() -> None:
     for proto in (
         model(graph([node("Split", ["x"], ["y"], split=[2], axis=0)]), opset=1),

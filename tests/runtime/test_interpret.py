@@ -131,6 +131,12 @@ def test_float64_rounds_nothing_in_between():
     assert run(m, feed)["y"][0] == np.float32(1) / np.float32(3)
 
 
+def test_float64_reads_the_bits_of_the_declared_dtype():
+    m = load(model([node("BitCast", ["x"], ["y"], to=6)], {"x": [2]}, {"y": (6, [2])}, opset=26, ir_version=13))
+    feed = {"x": np.array([1.5, -0.0], np.float32)}
+    assert run(m, feed, precision="double")["y"].tolist() == feed["x"].view(np.int32).tolist()
+
+
 def test_float64_leaves_integers_alone():
     m = load(
         model(
