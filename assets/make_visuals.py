@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import fuse
 from fuse.errors import FuseError
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.report.sawtooth import show_bytes
 from fuse.report.terminal import traded
 

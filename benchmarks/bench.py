@@ -27,7 +27,7 @@ from tables import COMPARISONS, show
 
 import fuse
 from fuse.errors import FuseError, InputError
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.passes.pipeline import TARGETS
 from fuse.report import measure
 from fuse.report.machine import strict_json

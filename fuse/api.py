@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fuse.errors import FuseError, InputError
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT, Limits
 from fuse.model.load import load as load_model
 from fuse.model.save import save
@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 def load(source: Any, *, data_dir: str | os.PathLike[str] | None = None) -> Model:
     """The model in ``source``: a path, the name of an embedded model, bytes, or a ``ModelProto``.
 
-    A path that exists wins over an embedded model's name.  Raises ``InputError`` and ``ModelError``, both ``FuseError``.
+    A path that exists wins over an embedded model's name.  Raises ``InputError`` and ``ModelError``: ``FuseError``.
     """
     return load_model(resolve(source), data_dir=data_dir)
 

@@ -13,7 +13,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from fuse.errors import InputError
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.runtime.interpret import Interpreter
 

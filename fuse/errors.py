@@ -20,7 +20,7 @@ def quote(text: object, limit: int = 80) -> str:
 class FuseError(Exception):
     """Base of every error that fuse raises on purpose.
 
-    Attributes: ``what`` happened, ``where`` (a file, a node, an input; may be None), ``hint`` (what to do; may be None).
+    Attributes: ``what`` happened, ``where`` (a file, a node, an input, or None), ``hint`` (what to do, or None).
     """
 
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:

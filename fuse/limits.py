@@ -21,8 +21,6 @@ class Limits:
     """What a rewrite may add by writing a new weight while the old one stays in use, per model."""
     protobuf_bytes: int = (1 << 31) - MIB
     """A file beyond this is written with external data: protobuf itself ends at 2 GiB."""
-    inlined_calls: int = 100_000
-    """Calls of local functions that a model may make when all of them are expanded."""
     inlined_nodes: int = 1_000_000
     """Nodes that a model may have when all calls of local functions are expanded."""
     nesting: int = 32

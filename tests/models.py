@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from fuse.ir.check import check
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.model.save import to_proto
 from fuse.passes.pipeline import run_pipeline

@@ -22,7 +22,7 @@ from fuse.cli.screen import Screen
 from fuse.errors import InputError
 
 if TYPE_CHECKING:
-    from fuse.ir.graph import Model
+    from fuse.ir.model import Model
     from fuse.report.measure import Runner
 
 

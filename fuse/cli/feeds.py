@@ -15,7 +15,7 @@ from fuse.errors import InputError, quote
 from fuse.ir.copy import copy_model
 from fuse.ir.dims import Dim, Symbolic, evaluate
 from fuse.ir.dtypes import STRING, Array
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.ir.types import TensorType
 from fuse.ops.maps import column
 from fuse.planner.lifetime import MOST_BYTES

@@ -23,7 +23,7 @@ from fuse.cli.screen import Screen
 
 if TYPE_CHECKING:
     from fuse.api import Result
-    from fuse.ir.graph import Model
+    from fuse.ir.model import Model
 
 
 def _names(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

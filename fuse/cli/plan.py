@@ -12,7 +12,7 @@ from fuse.cli.options import data_dir_option, dim_option, example, model_argumen
 from fuse.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from fuse.ir.graph import Model
+    from fuse.ir.model import Model
     from fuse.planner import MemoryPlan
 
 

@@ -11,7 +11,7 @@ from fuse.cli.options import data_dir_option, example, with_screen
 from fuse.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from fuse.ir.graph import Model
+    from fuse.ir.model import Model
 
 
 @click.command("show", epilog=example("fuse show", "fuse show resnet18", "fuse show model.onnx --text | head -40"))

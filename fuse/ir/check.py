@@ -18,7 +18,8 @@ import numpy as np
 from fuse.errors import LawError, quote
 from fuse.ir.dims import Symbolic
 from fuse.ir.dtypes import CODE, Array, name_of
-from fuse.ir.graph import Function, Graph, Model, Node, Value
+from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.text import excerpt, spell_type
 from fuse.ir.types import MapType, OptionalType, SequenceType, TensorType
 

@@ -15,7 +15,8 @@ from typing import Any
 from fuse.errors import quote
 from fuse.ir.dims import Dim
 from fuse.ir.dtypes import BY_NAME, Array, name_of
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.spell import LABEL, digest, read_elements, unquoted
 from fuse.ir.text import numbered, spell_type
 from fuse.ir.tokens import STRING, Tokens

@@ -12,7 +12,8 @@ from typing import Any
 
 from fuse.errors import quote
 from fuse.ir.dtypes import STRING, Array
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Output, Value
+from fuse.ir.graph import Attr, Graph, Node, Output, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.spell import spell_float
 
 Difference = tuple[str, object, object]

@@ -26,7 +26,8 @@ from math import prod
 
 from fuse.ir.dims import spell
 from fuse.ir.dtypes import Array, name_of
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.spell import digest, label, path, quoted, spell_elements, spell_float, word
 from fuse.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 

@@ -15,7 +15,8 @@ from typing import Any
 import onnx
 
 from fuse.errors import FuseError, InputError, ModelError, UnsupportedError, quote
-from fuse.ir.graph import Function, Graph, Model, Node, Origin, Value
+from fuse.ir.graph import Graph, Node, Origin, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.types import TensorType, Type
 from fuse.limits import DEFAULT, Limits
 from fuse.model.calls import Key, check_calls, key_of

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 
 _VARINT, _FIXED64, _LENGTH, _GROUP, _FIXED32 = 0, 1, 2, 3, 5
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fuse.errors import FuseError, quote
+from fuse.errors import FuseError
 from fuse.ir.graph import Graph, Node, Value
+from fuse.ops.infer import describe
 from fuse.ops.spelling import FROM_ATTRIBUTE, Spelled, spell
 
 
@@ -26,7 +27,7 @@ def say(graph: Graph, opsets: Mapping[str, int]) -> Said:
         try:
             nodes.append((node, spell(node, opsets.get("", 0))))
         except FuseError as error:
-            raise error.within(place(node)) from None
+            raise error.within(describe(node)) from None
     read = {value for _, spelled in nodes for value in spelled.inputs if value is not None}
     read.update(slot.value for slot in graph.outputs)
     for inner in (g for node, _ in nodes if node.attrs for sub in node.subgraphs for g in sub.walk_graphs()):
@@ -39,9 +40,3 @@ def say(graph: Graph, opsets: Mapping[str, int]) -> Said:
 def form(value: Value) -> str:
     """How the file spelled a constant: an attribute's name, empty for an initializer."""
     return value.origin.attribute if value.origin is not None else ""
-
-
-def place(node: Node) -> str:
-    """How messages name a node: its name (or its first output's) and its operator."""
-    label = node.name or next((v.name for v in node.outputs if v is not None), "")
-    return f"node {quote(label)} ({quote(node.op)[1:-1]})"

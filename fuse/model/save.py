@@ -13,7 +13,8 @@ from onnx import AttributeProto
 
 from fuse.errors import FuseError, InputError, LimitError, ModelError, UnsupportedError, quote
 from fuse.ir.dtypes import CODE
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.types import TensorType
 from fuse.limits import DEFAULT, Limits
 from fuse.model.datafile import DataWriter, weight
@@ -22,9 +23,10 @@ from fuse.model.file import shown, write_all
 from fuse.model.names import Names
 from fuse.model.nodes import checked_formal
 from fuse.model.recipe import Recipe, to_json
-from fuse.model.said import Said, form, place, say
+from fuse.model.said import Said, form, say
 from fuse.model.tensors import RECIPE_KEY, write_tensor, write_type
 from fuse.ops import training
+from fuse.ops.infer import describe
 from fuse.ops.spelling import FROM_ATTRIBUTE, Spelled
 
 _SPARSE = "sparse_initializer"
@@ -245,7 +247,7 @@ class _Saver:
             try:
                 self._node(node, spelled, proto.node.add(), names, opsets)
             except FuseError as error:
-                raise error.within(place(node)) from None
+                raise error.within(describe(node)) from None
 
     def _node(
         self, node: Node, spelled: Spelled, proto: onnx.NodeProto, names: Names, opsets: Mapping[str, int]

@@ -21,7 +21,8 @@ import numpy as np
 import onnx
 
 from fuse.ir.dtypes import FLOATING, STRING, Array
-from fuse.ir.graph import Graph, Model, Node, Value
+from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.ir.types import Shape, TensorType
 from fuse.model.recipe import STRING_BYTES, Recipe, describe
 from fuse.ops.spelling import FROM_ATTRIBUTE

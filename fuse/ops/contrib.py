@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fuse.ir.dtypes import FLOAT, Array
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ops.fused import in_place
 from fuse.ops.record import OPERATORS, Info, operator
 

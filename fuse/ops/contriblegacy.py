@@ -37,16 +37,31 @@ def scale(x: Array, *, scale: float = 1.0) -> Array:
     return affine(x, alpha=scale)
 
 
-@operator("ParametricSoftplus-1", infer=lambda x, alpha, beta: Info(x.type), traits=E)
-def parametric_softplus(x: Array, *, alpha: float, beta: float) -> Array:
+def _factors(alpha: float | None, beta: float | None) -> tuple[float, float]:
+    expect(alpha is not None and beta is not None, "needs alpha and beta")
+    assert alpha is not None and beta is not None
+    return alpha, beta
+
+
+def _scaled_info(x: Info, *, alpha: float | None = None, beta: float | None = None) -> Info:
+    _factors(alpha, beta)
+    return Info(x.type)
+
+
+@operator("ParametricSoftplus-1", infer=_scaled_info, traits=E)
+@at_run_time
+def parametric_softplus(x: Array, *, alpha: float | None = None, beta: float | None = None) -> Array:
     """``alpha * log(1 + exp(beta * x))``."""
-    return narrow(affine(softplus(affine(wide(x), alpha=beta)), alpha=alpha), x)
+    outer, inner = _factors(alpha, beta)
+    return narrow(affine(softplus(affine(wide(x), alpha=inner)), alpha=outer), x)
 
 
-@operator("ScaledTanh-1", infer=lambda x, alpha, beta: Info(x.type), traits=E)
-def scaled_tanh(x: Array, *, alpha: float, beta: float) -> Array:
+@operator("ScaledTanh-1", infer=_scaled_info, traits=E)
+@at_run_time
+def scaled_tanh(x: Array, *, alpha: float | None = None, beta: float | None = None) -> Array:
     """``alpha * tanh(beta * x)``."""
-    return narrow(affine(np.tanh(affine(wide(x), alpha=beta)), alpha=alpha), x)
+    outer, inner = _factors(alpha, beta)
+    return narrow(affine(np.tanh(affine(wide(x), alpha=inner)), alpha=outer), x)
 
 
 # ---- images

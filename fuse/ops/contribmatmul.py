@@ -170,6 +170,8 @@ def inverse(x: Array) -> Array:
 METRICS = ("sqeuclidean", "euclidean")
 BLOCK = 1 << 18
 """About how many differences are held at a time."""
+NEAR = 1e-5
+"""A square below this share of the rows' own squares has lost digits where it was multiplied out."""
 
 
 def _distances(a: Shape | None, b: Shape | None, metric: str) -> Shape:
@@ -188,13 +190,26 @@ def _cdist_info(a: Info, b: Info, *, metric: str = "sqeuclidean") -> Info:
 @operator("com.microsoft::CDist", infer=_cdist_info)
 @at_run_time
 def cdist(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
-    """The distance of each row of ``a`` to each row of ``b``, from differences in float64: equal rows are at 0."""
+    """The distance of each row of ``a`` to each row of ``b``, computed in float64: equal rows are at 0."""
     _distances(a.shape, b.shape, metric)
-    y = np.empty((len(a), len(b)), a.dtype)
     left, right = a.astype(np.float64), b.astype(np.float64)
-    rows = max(1, BLOCK // max(right.size, 1))
-    for start in range(0, len(a), rows):
-        difference = left[start : start + rows, None] - right
-        squares = np.einsum("ijk,ijk->ij", difference, difference)
-        y[start : start + rows] = np.sqrt(squares) if metric == "euclidean" else squares
+    squares = _squares(left, right, multiplied=a.dtype != np.float64)
+    return (np.sqrt(squares) if metric == "euclidean" else squares).astype(a.dtype)
+
+
+def _squares(a: Array, b: Array, multiplied: bool) -> Array:
+    """Squared distances; ``multiplied`` out where that leaves all the digits of a float32, else from differences."""
+    if not multiplied:
+        near = np.ones((len(a), len(b)), bool)
+        y = np.empty(near.shape)
+    else:
+        sizes = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)
+        y = sizes - 2 * (a @ b.T)
+        near = ~(y > NEAR * sizes)  # what is no number too
+    rows, columns = np.nonzero(near)
+    step = max(1, BLOCK // max(a.shape[1], 1))
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        difference = a[rows[some]] - b[columns[some]]
+        y[rows[some], columns[some]] = np.einsum("ij,ij->i", difference, difference)
     return y

@@ -57,11 +57,11 @@ def tokenizer(
 
     ``separators`` and ``tokenexp`` are regular expressions in RE2's syntax, of which the longest match counts; words of
     fewer than ``mincharnum`` characters are left out.  One empty separator, or ``.`` for a word, gives the characters.
-    An input without strings stays as it is.
+    An input [N, C] without strings gives [N, 0], one without axis N stays as it is.
     """
     _check(x.shape, mincharnum, separators, tokenexp)
     if not x.size:
-        return x
+        return x if x.ndim == 1 else x.reshape(len(x), 0)
     texts = x.reshape(-1).tolist()
     if separators:
         rows = _split(texts, separators, mincharnum)

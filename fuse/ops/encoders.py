@@ -67,7 +67,7 @@ def _list(named: str, attrs: Mapping[str, Any]) -> Array:
 
 def _either_way(x: Info, **attrs: Any) -> Info:
     """From strings to integers or back."""
-    expect(x.dtype in (None, STRING, INT64), "the input is neither of strings nor of int64")
+    expect(x.dtype is None or x.dtype in (STRING, INT64), "the input is neither of strings nor of int64")
     return tensor(None if x.dtype is None else INT64 if x.dtype == STRING else STRING, x.shape)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from fuse.ir.copy import copy_graph, inline
 from fuse.ir.dtypes import Array
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ops.infer import broadcast
 from fuse.ops.record import OPERATORS, Info, Operator, Trait, expect
 

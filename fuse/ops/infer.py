@@ -16,7 +16,8 @@ import numpy as np
 from fuse.errors import FuseError, ShapeError, quote
 from fuse.ir.dims import Dim
 from fuse.ir.dtypes import BOOL, INT64, DType, name_of
-from fuse.ir.graph import Graph, Model, Node, Value
+from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.ir.types import OptionalType, SequenceType, Shape, TensorType, Type
 from fuse.ops.record import Info, Operator, Trait, expect, lookup, tensor
 

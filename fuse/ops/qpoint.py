@@ -122,7 +122,7 @@ def _where_info(
     z_scale: Info,
     z_zero: Info,
 ) -> Info:
-    expect(condition.dtype in (None, BOOL), "the condition must be bool")
+    expect(condition.dtype is None or condition.dtype == BOOL, "the condition must be bool")
     return tensor(common_dtype(x, x_zero, y, y_zero, z_zero), broadcast_dims([condition.shape, x.shape, y.shape]))
 
 

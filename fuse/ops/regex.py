@@ -57,8 +57,10 @@ class _Reader:
         self.pattern, self.at, self.flags = pattern, 0, frozenset[str]()
         self.repeats = 1
 
-    def fail(self, what: str) -> ShapeError:
-        return ShapeError(f"pattern {quote(self.pattern)} is not RE2's: {what}")
+    def fail(self, what: str, found: str | None = None) -> ShapeError:
+        """The error that says ``what`` is wrong with the part ``found``."""
+        which = "" if found is None else f" {quote(found)}"
+        return ShapeError(f"pattern {quote(self.pattern)} is not RE2's: {what}{which}")
 
     def take(self, text: str) -> bool:
         """Whether ``text`` comes next, which is then passed."""
@@ -106,7 +108,7 @@ class _Reader:
                 last, repeatable = weights.pop(), True
             elif (repeat := self.repeat()) is not None:
                 if not repeatable:
-                    raise self.fail(f"nothing to repeat before {self.pattern[self.at - 1]}")
+                    raise self.fail("nothing to repeat before", repeat)
                 out.append(repeat)
                 last, repeatable = last * self.repeats, False
                 if last > MOST_REPEATS:
@@ -121,13 +123,14 @@ class _Reader:
 
     def group(self) -> bool:
         """The start of a group behind its ``(``; False for flags that hold for the rest of the group around them."""
+        start = self.at - 1
         if not self.take("?"):
             return True
         if self.match(r"P?<\w+>") is not None:
             return True
         flags = self.match(r"([imsU]*)(?:-([imsU]+))?([:)])")
         if flags is None or (flags[0] == ")"):
-            raise self.fail(f"unknown group ({self.pattern[self.at - 1 : self.at + 2]}")
+            raise self.fail("unknown group", self.pattern[start : start + 4])
         self.flags = (self.flags | set(flags[1])) - set(flags[2] or "")
         return flags[3] == ":"
 
@@ -139,7 +142,7 @@ class _Reader:
         low = int(found[2] or 0)
         high = int(found[4] or low)
         if not low <= high <= MOST_REPEATS:
-            raise self.fail(f"a repetition of {found[1]}")
+            raise self.fail("a repetition of", found[1])
         self.repeats = max(high, 1)
         return found[1]
 
@@ -184,14 +187,14 @@ class _Reader:
         if (code := self.match(r"x(?:\{([0-9A-Fa-f]{1,8})\}|([0-9A-Fa-f]{2}))")) is not None:
             number = int(code[1] or code[2], 16)
             if number > LAST:
-                raise self.fail(f"{code[0]} is no character")
+                raise self.fail("no character has the number", code[0])
             return chr(number)
         char = self.next("what a backslash escapes")
         if char in CONTROL:
             return CONTROL[char]
         if char.isascii() and not char.isalnum():
             return char
-        raise self.fail(f"unknown escape \\{char}")
+        raise self.fail("unknown escape of", char)
 
     # -- classes
 
@@ -213,7 +216,7 @@ class _Reader:
         if name[:1] in "CLMNPSZ" and name and ranges:
             return tuple(sorted(ranges))
         if len(name) < 3:
-            raise self.fail(f"unknown category {quote(name)}")
+            raise self.fail("unknown category", name)
         raise UnsupportedError(f"the characters of script {quote(name)} are not known here")
 
     def bracket(self) -> str:
@@ -224,7 +227,7 @@ class _Reader:
             first = False
             if (posix := self.match(r"\[:(\^?)(.*?):\]")) is not None:
                 if posix[2] not in POSIX:
-                    raise self.fail(f"unknown class {posix[0]}")
+                    raise self.fail("unknown class", posix[0])
                 ranges = _spelled(POSIX[posix[2]])
                 found += _others(ranges) if posix[1] else ranges
                 continue
@@ -238,7 +241,7 @@ class _Reader:
             if self.match(r"-(?!\])") is not None:
                 high = self.member()
                 if high < low:
-                    raise self.fail(f"the range {self.pattern[start : self.at]} is empty")
+                    raise self.fail("an empty range", self.pattern[start : self.at])
             found.append((low, high))
         return _written(found, negated)
 

@@ -220,7 +220,8 @@ def _gathered(x: Array, which: Array, rows: _Samples, columns: _Samples, mode: s
             pixels = np.ascontiguousarray(lines)[:, across - left]  # (row taps, cells, column taps, channels)
             factors = (weights[:, None, None] * across_weights).astype(x.dtype)[..., None]
             counts = (inside[:, None, None] & across_inside)[..., None]
-            pixels = np.where(counts, pixels * factors, x.dtype.type(0))
+            with np.errstate(invalid="ignore"):
+                pixels = np.where(counts, pixels * factors, x.dtype.type(0))
             found = pixels.max(axis=(0, 2)) if mode == "max" else pixels.sum(axis=(0, 2)) / count
             y[region, :, cell] = found.T
 

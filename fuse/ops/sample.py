@@ -235,10 +235,10 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     """
     shape: Any = _affine_shape(theta.shape, whole(size))
     rank = len(shape) - 2
-    t = theta.astype(DOUBLE).reshape(shape[0], *(1,) * rank, rank, rank + 1)
-    y = np.zeros(shape, DOUBLE) + t[..., rank]
+    places = np.ones((*shape[1:-1], rank + 1), DOUBLE)
     for axis, length in enumerate(shape[1:-1]):
         steps = 2 * np.arange(length, dtype=DOUBLE) - (length - 1)
-        place = steps / max(length - 1 if align_corners else length, 1)
-        y += place.reshape(-1, *(1,) * (rank - axis)) * t[..., rank - 1 - axis]
-    return y.astype(theta.dtype)
+        each = steps / max(length - 1 if align_corners else length, 1)
+        places[..., rank - 1 - axis] = each.reshape(-1, *(1,) * (rank - 1 - axis))
+    mapped = np.matmul(places.reshape(-1, rank + 1), theta.astype(DOUBLE).swapaxes(1, 2))
+    return mapped.astype(theta.dtype).reshape(shape)

@@ -34,9 +34,7 @@ def _info(x: Info, *, axis: int | None = None, sorted: int = 1, n_outputs: int =
 
 @operator("Unique", infer=_info)
 @at_run_time
-def unique(
-    x: Array, *, axis: int | None = None, sorted: int = 1, n_outputs: int = 1
-) -> Array | tuple[Array, ...]:
+def unique(x: Array, *, axis: int | None = None, sorted: int = 1, n_outputs: int = 1) -> Array | tuple[Array, ...]:
     """The unique elements (1-D) or slices, where each first was, which of them each one is, and how often it is there.
 
     In ascending order, slices compared element by element, or in order of appearance.  0.0 and -0.0 are one value, and
@@ -52,7 +50,8 @@ def unique(
     if not sorted:
         order = np.argsort(first)
         first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
-    return (np.take(data, first, axis=place), *(v.reshape(-1).astype(INT64) for v in (first, inverse, counts)))
+    y = np.take(data, first, axis=place)
+    return y if n_outputs == 1 else (y, *(v.reshape(-1).astype(INT64) for v in (first, inverse, counts)))
 
 
 def _numbered(x: Array, axis: int) -> Array:

@@ -6,6 +6,7 @@ FusedGemm, for the activations and dtypes that they take.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def portable(op: Builder, base: Node, xs: tuple[Value | None, ...], extra: tuple
     width = len(fused.BASES[name]) + residual
     inputs = [*xs, *[None] * (width - len(xs)), *extra]
     attrs: dict[str, Attr] = dict(base.attrs)
-    attrs |= {fused.PREFIX + n: a for n, a in root.attrs.items()}
+    attrs |= {fused.PREFIX + n: replace(a, implied=False) for n, a in root.attrs.items()}
     return op.node(kind.op, inputs, attrs)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from fuse.ir.copy import inline
-from fuse.ir.graph import Function, Node
+from fuse.ir.graph import Node
+from fuse.ir.model import Function
 from fuse.ops.contrib import FUSED_CONV, FUSED_GEMM, expansion
 from fuse.ops.fused import FUSED, definition
 from fuse.passes.record import Change, note

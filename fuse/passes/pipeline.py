@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fuse.errors import InputError
 from fuse.ir.check import check
 from fuse.ir.copy import copy_model
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT, Limits
 from fuse.ops.infer import infer_model
 from fuse.passes.activation import fuse_activation

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fuse.errors import FuseError
-from fuse.ir.graph import Graph, Model, Node, Value
+from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT, Limits
 from fuse.ops.fused import FUSED
 from fuse.ops.record import Info
@@ -26,6 +27,8 @@ class Context:
     journal: Journal = field(default_factory=Journal)
     limits: Limits = DEFAULT
     target: str = "portable"
+    duplicated: int = 0
+    """Bytes that rewrites have added so far by writing a new weight while the old one stays in use."""
 
     def graphs(self) -> Iterator[Graph]:
         """The main graph and the bodies of the model's own functions; those of fused operators are fixed."""
@@ -83,7 +86,7 @@ def _try(rule: Rule, node: Node, context: Context) -> list[Node] | None:
             result = No(str(error.what))
         reason = result.reason if isinstance(result, No) else ""
     if not reason and isinstance(result, Value):
-        reason = _still_read(found, builder) if builder.nodes else renames(node, result)
+        reason = _costs(found, builder, context) if builder.nodes else renames(node, result)
     if reason or not isinstance(result, Value):
         builder.undo()
         context.journal.refuse(rule.name, node, reason)
@@ -106,10 +109,29 @@ def _outside_readers(found: Match) -> str:
     return ""
 
 
+def _costs(found: Match, builder: Builder, context: Context) -> str:
+    """Why the new nodes are not worth it; empty where they are."""
+    return _still_read(found, builder) or _duplicates(found, builder, context)
+
+
 def _still_read(found: Match, builder: Builder) -> str:
     """Why the rewrite would save nothing: a new node reads the result of a matched one, which has to stay for it."""
     kept = {n for made in builder.nodes for v in made.inputs if v is not None and (n := v.producer) in found.nodes}
     return f"the result of {note(kept.pop()).op} inside is read once more" if kept else ""
+
+
+def _duplicates(found: Match, builder: Builder, context: Context) -> str:
+    """Why the rewrite would cost too much memory: it writes new weights and the old ones have other readers."""
+    inside = set(found.nodes)
+    read = {v for n in found.nodes for v in n.inputs if v is not None and v.is_const}
+    freed = sum(v.nbytes for v in read if all(user in inside for user in v.readers))
+    added = sum(v.nbytes for v in builder.constants) - freed
+    if added <= 0:
+        return ""
+    if context.duplicated + added > context.limits.duplicate_bytes:
+        return f"a weight stays in use elsewhere: another {added:,} bytes are more than the budget allows"
+    context.duplicated += added
+    return ""
 
 
 def renames(node: Node, value: Value) -> str:

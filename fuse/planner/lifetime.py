@@ -209,7 +209,7 @@ class _Sharing:
         """Let ``value`` be a view of ``source``; False where the two do not fit and ``value`` needs its own buffer."""
         if source in self.home:
             size, kind = size_of(self.types.get(value), self.sizes), _dtype(self.types, value)
-            if kind not in (None, _dtype(self.types, source)):
+            if kind is not None and kind != _dtype(self.types, source):
                 return False
             if isinstance(size, int) and size != self.bytes[source]:
                 return False

@@ -17,7 +17,8 @@ from typing import Any
 
 from fuse.errors import InputError, quote
 from fuse.ir.dims import evaluate
-from fuse.ir.graph import Graph, Model, Value
+from fuse.ir.graph import Graph, Value
+from fuse.ir.model import Model
 from fuse.ir.types import TensorType, Type
 from fuse.ops.infer import describe, infer_graph, infer_model
 from fuse.ops.record import Info

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fuse.ir.graph import Graph, Model, Node, Value
+from fuse.ir.graph import Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.ops.record import Trait, has_trait
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from fuse.errors import UnsupportedError, quote
 from fuse.ir.dtypes import FLOATING, INTEGER, STRING, Array, DType
-from fuse.ir.graph import Model, Value
+from fuse.ir.graph import Value
+from fuse.ir.model import Model
 from fuse.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from fuse.proof.roles import SMALL, Role, find_role
 from fuse.proof.sizes import Sizing, choose_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuse.errors import InputError, quote
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.ir.types import OptionalType, SequenceType, SparseType, TensorType, Type
 
 
@@ -64,7 +64,7 @@ def _keeps(ours: Type | None, theirs: Type | None) -> bool:
         return True
     if not isinstance(ours, (TensorType, SparseType)):
         return ours == theirs
-    if not isinstance(theirs, type(ours)) or ours.dtype not in (None, theirs.dtype):
+    if not isinstance(theirs, type(ours)) or (ours.dtype is not None and ours.dtype != theirs.dtype):
         return False
     if ours.shape is None:
         return True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fuse.errors import FuseError, InputError, UnsupportedError, quote
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.ir.types import Shape, TensorType, Type
 from fuse.passes.record import EXACTNESS
 from fuse.proof import peer

@@ -8,7 +8,8 @@ import numpy as np
 
 from fuse.ir.copy import copy_model
 from fuse.ir.dtypes import FLOATING, Array
-from fuse.ir.graph import Model, Value
+from fuse.ir.graph import Value
+from fuse.ir.model import Model
 
 
 def nudged(model: Model, seed: int) -> Model:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fuse.errors import InputError, UnsupportedError
 from fuse.ir.dtypes import BY_NAME, CODE
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT
 from fuse.model.save import save, to_proto
 

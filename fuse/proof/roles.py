@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from fuse.errors import FuseError
 from fuse.ir.dtypes import BY_CODE, FLOATING, STRING
-from fuse.ir.graph import Graph, Model, Node, User, Value
+from fuse.ir.graph import Graph, Node, User, Value
+from fuse.ir.model import Model
 from fuse.ops.infer import infer_graph, known
 from fuse.ops.record import Info, Trait, has_trait
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fuse.errors import FuseError
 from fuse.ir.dims import Symbolic, evaluate
 from fuse.ir.dtypes import FLOATING
-from fuse.ir.graph import Model, Value
+from fuse.ir.graph import Value
+from fuse.ir.model import Model
 from fuse.ir.types import OptionalType, SequenceType, Shape, TensorType, Type
 from fuse.ops.infer import CARRIED, infer_graph
 from fuse.ops.record import Info

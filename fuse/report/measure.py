@@ -17,7 +17,8 @@ from statistics import median
 from typing import Any
 
 from fuse.errors import InputError
-from fuse.ir.graph import Graph, Model, Node
+from fuse.ir.graph import Graph, Node
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT
 from fuse.model.save import save, to_proto
 from fuse.runtime.interpret import Interpreter

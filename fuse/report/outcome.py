@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.passes.record import Journal
 from fuse.proof.judge import Verdict
 

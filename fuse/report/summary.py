@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.ir.text import spell_type
 from fuse.model.rest import producer
 
@@ -26,4 +26,3 @@ def summary(model: Model) -> dict[str, Any]:
         "constants": sum(len(g.constants) for top in model.graphs() for g in top.walk_graphs()),
         "weight_bytes": model.weight_bytes(),
     }
-

@@ -9,7 +9,8 @@ import numpy as np
 
 from fuse.errors import InputError, quote
 from fuse.ir.dtypes import STRING, Array, name_of
-from fuse.ir.graph import Model, Value
+from fuse.ir.graph import Value
+from fuse.ir.model import Model
 from fuse.ir.types import MapType, TensorType
 from fuse.ops.infer import show_shape
 
@@ -50,7 +51,7 @@ def _as_value(value: Value, given: Any, where: str) -> Any:
     array = np.asarray(given)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    if array.dtype == object and value.dtype not in (None, STRING):
+    if array.dtype == object and value.dtype is not None and value.dtype != STRING:
         raise InputError(f"input {quote(value.name)} is not a tensor of numbers", where=where)
     return array
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from fuse.errors import FuseError, InputError, RunError, UnsupportedError, quote
 from fuse.ir.dtypes import CODE, DOUBLE, FLOATING, NAME, STRING, Array
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ops import Trait, lookup
 from fuse.ops.infer import check_arity, describe
 from fuse.runtime.feeds import checked_feeds

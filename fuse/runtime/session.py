@@ -8,7 +8,7 @@ from typing import Any
 
 from fuse.errors import InputError
 from fuse.ir.dtypes import name_of
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 from fuse.model.load import load
 from fuse.runtime.interpret import Interpreter

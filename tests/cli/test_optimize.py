@@ -12,8 +12,8 @@ import pytest
 
 import fuse
 from fuse import api
-from fuse.report.terminal import plain
 from fuse.proof.verdict import Verdict
+from fuse.report.terminal import plain
 from tests.cli.calls import ROOT, call, chain, ok, strict, wide, write
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fuse.ir.dims import Dim, Symbolic
 from fuse.ir.dtypes import BOOL, BY_NAME, INTEGER, STRING, Array, DType
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Origin, Value
+from fuse.ir.graph import Attr, Graph, Node, Origin, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 
 HOSTILE = (

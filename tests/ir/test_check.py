@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 from fuse.errors import LawError
 from fuse.ir.check import LAWS, check
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.parse import parse
 from fuse.ir.types import TensorType
 from tests.ir.graphs import models

@@ -13,7 +13,8 @@ from fuse.errors import ModelError
 from fuse.ir.check import check
 from fuse.ir.copy import copy_function, copy_graph, copy_model, inline
 from fuse.ir.dtypes import FLOAT, INT64
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Origin, Value
+from fuse.ir.graph import Attr, Graph, Node, Origin, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.same import difference
 from fuse.ir.types import TensorType
 

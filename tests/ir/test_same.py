@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fuse.ir.copy import copy_model
-from fuse.ir.graph import Attr, Graph, Model, Node, Origin, Value
+from fuse.ir.graph import Attr, Graph, Node, Origin, Value
+from fuse.ir.model import Model
 from fuse.ir.parse import parse
 from fuse.ir.same import difference, same
 from fuse.ir.types import TensorType

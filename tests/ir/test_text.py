@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fuse.errors import ModelError
 from fuse.ir.check import check
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.parse import parse, parse_function, parse_graph
 from fuse.ir.same import difference
 from fuse.ir.text import excerpt, split, text

@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from fuse.errors import FuseError, ModelError
 from fuse.ir.check import check
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.model.save import to_proto
 

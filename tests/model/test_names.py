@@ -9,7 +9,8 @@ import pytest
 from fuse.errors import LawError, UnsupportedError
 from fuse.ir.check import check
 from fuse.ir.copy import inline
-from fuse.ir.graph import Attr, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.model.names import Names
 from fuse.model.save import to_proto

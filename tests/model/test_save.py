@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto
 
 from fuse.errors import FuseError, InputError, LimitError
-from fuse.ir.graph import Model
+from fuse.ir.model import Model
 from fuse.limits import DEFAULT
 from fuse.model import file
 from fuse.model.load import load

@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fuse.errors import FuseError
-from fuse.ir.graph import Model, Value
+from fuse.ir.graph import Value
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.model.recipe import Recipe
 from fuse.model.save import save, to_proto

@@ -147,13 +147,13 @@ def test_inferred():
 
 def test_faults():
     for boxes, scores in (((1, 3, 5), (1, 1, 3)), ((1, 3), (1, 1, 3)), ((1, 3, 4), (1, 3)), ((2, 3, 4), (1, 1, 3))):
-        with pytest.raises(RunError, match="boxes|scores"):
+        with pytest.raises(RunError, match=r"boxes|scores"):
             non_max_suppression(np.zeros(boxes, F), np.zeros(scores, F), ints(1))
-        with pytest.raises(ShapeError, match="boxes|scores"):
+        with pytest.raises(ShapeError, match=r"boxes|scores"):
             infer("NonMaxSuppression", [typed(*boxes), typed(*scores)])
     one = np.zeros((1, 1, 4), F), np.zeros((1, 1, 1), F)
     for iou in (-0.1, 1.1, np.nan):
-        with pytest.raises(RunError, match="iou_threshold .* is outside"):
+        with pytest.raises(RunError, match=r"iou_threshold .* is outside"):
             non_max_suppression(*one, ints(1), floats(iou))
     with pytest.raises(RunError, match="center_point_box 2 is not 0 or 1"):
         non_max_suppression(*one, center_point_box=2)

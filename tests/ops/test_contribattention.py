@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from fuse.errors import ShapeError, UnsupportedError
+from fuse.model.load import load
+from fuse.ops.infer import infer_model
+from fuse.runtime.interpret import Interpreter
 from tests.ops.cases import infer, kernel, typed
 from tests.ops.contrib import agree, both_refuse, refuse, run, shapes
 from tests.ops.oracle import close, normal
@@ -190,3 +195,49 @@ def test_packed_heads():
     y = run("PackedMultiHeadAttention", [packed, None, None, BIAS, offset, bounds], num_heads=N, scale=0.3)[0]
     close(y, wanted)
     refuse("PackedMultiHeadAttention", [parts[0], None, None, None, offset, bounds], "needs a key", num_heads=N)
+
+
+# ---- in a model
+
+
+def test_a_layer_as_the_tools_write_it():
+    """Loaded, inferred with symbolic sizes, and run, in float64 too; the first sequence is all padding."""
+    rng = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        return numpy_helper.from_array((rng.standard_normal(shape) / 2).astype(np.float32), name)
+
+    weights = [
+        weight("words", 11, D), weight("places", 9, D), weight("gamma", D), weight("beta", D), weight("qkv", D, 3 * D),
+        weight("qkv_bias", 3 * D), weight("out", D, D), weight("out_bias", D), weight("up", D, 16),
+        weight("up_bias", 16),
+    ]  # fmt: skip
+
+    def step(op, inputs, outputs, **attrs):
+        return helper.make_node(op, inputs, outputs, domain="com.microsoft", **attrs)
+
+    nodes = [
+        step("EmbedLayerNormalization", ["ids", "", "words", "places", "", "gamma", "beta", "mask"], ["x", "count"]),
+        step("Attention", ["x", "qkv", "qkv_bias", "mask"], ["seen"], num_heads=N),
+        step("FusedMatMul", ["seen", "out"], ["mixed"], alpha=0.5),
+        step("SkipLayerNormalization", ["mixed", "x", "gamma", "beta", "out_bias"], ["y", "", "", "sum"]),
+        helper.make_node("MatMul", ["sum", "up"], ["wide"]),
+        step("BiasGelu", ["wide", "up_bias"], ["z"]),
+    ]
+    given = [helper.make_tensor_value_info(n, onnx.TensorProto.INT32, ["b", "s"]) for n in ("ids", "mask")]
+    made = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("y", "z")]
+    graph = helper.make_graph(nodes, "layer", given, made, weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = load(proto)
+    facts = infer_model(model)
+    assert [str(facts[s.value].type) for s in model.graph.outputs] == ["float[b, s, 8]", "float[b, s, 16]"]
+    feeds = {"ids": rng.integers(0, 11, (3, 5)).astype(INT), "mask": mask([0] * 5, [1, 1, 1, 0, 0], [1] * 5)}
+    got = Interpreter(model).run(feeds)
+    double = Interpreter(model, precision="double").run(feeds)
+    session = pytest.importorskip("onnxruntime").InferenceSession(proto.SerializeToString())
+    for name, wanted in zip(("y", "z"), session.run(["y", "z"], feeds), strict=True):
+        close(got[name], wanted, eps=1e-3)  # -10000 leaves three digits of the scores of the padding
+        close(got[name][1:], wanted[1:], eps=3e-6)
+        close(double[name][1:], wanted[1:], eps=3e-6)
+        assert double[name].dtype == np.float64

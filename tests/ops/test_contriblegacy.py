@@ -7,7 +7,7 @@ import pytest
 
 from fuse.errors import RunError, ShapeError
 from tests.ops.cases import infer, kernel, known, typed
-from tests.ops.contrib import agree
+from tests.ops.contrib import agree, both_refuse
 from tests.ops.oracle import close, normal
 
 X = normal(1, 2, 3, 5, 6) * 3
@@ -78,6 +78,8 @@ def test_faults():
             kernel("Crop-1", X, **attrs)
         with pytest.raises(ShapeError, match=say):
             infer("Crop-1", [typed(*X.shape)], **attrs)
+    for op in ("ScaledTanh-1", "ParametricSoftplus-1"):
+        both_refuse(op, [X], "needs alpha and beta", alpha=1.0)
     with pytest.raises(RunError, match="1 biases for the channels"):
         kernel("ImageScaler-1", X, bias=[1.0])
 

@@ -35,7 +35,7 @@ def test_simplified(dtype, axis):
 
 def test_simplified_extremes():
     rows = np.array([[0, 0, 0, 0], [1e20, -1e20, 3e19, 0], [1e-30, 0, 0, 0], [3, 3, 3, 3]], np.float32)
-    agree("SimplifiedLayerNormalization-1", [rows, GAMMA[:4]], 2, exact=False)
+    agree("SimplifiedLayerNormalization-1", [rows, GAMMA[:4]], 2, exact=False, double=False)
     big = (X * 1000).astype(HALF)  # squares overflow half precision
     y = run("SimplifiedLayerNormalization-1", [big, GAMMA.astype(HALF)])[0]
     w = big.astype(np.float64)

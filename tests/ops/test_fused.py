@@ -12,7 +12,8 @@ from onnx import helper
 from fuse.errors import ShapeError
 from fuse.ir.check import check
 from fuse.ir.copy import copy_graph, copy_model
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.same import difference
 from fuse.ir.types import TensorType
 from fuse.model.load import load

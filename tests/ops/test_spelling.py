@@ -16,7 +16,8 @@ from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 from fuse.errors import ModelError, UnsupportedError
 from fuse.ir.check import check
 from fuse.ir.dtypes import BY_NAME, CODE
-from fuse.ir.graph import Attr, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Model
 from fuse.ir.types import TensorType
 from fuse.model.load import load
 from fuse.model.save import to_proto

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import helper
 
+from fuse.limits import DEFAULT
 from fuse.model.load import load
 from fuse.model.save import to_proto
 from fuse.passes.pipeline import run_pipeline
@@ -100,6 +103,15 @@ def test_a_weight_shared_by_two_convolutions_serves_both():
     proto = model(nodes, {"x": [1, 3, 5, 5]}, ["z"], {"w": rand(4, 3, 3, 3), **norm(4)})
     result, _ = same_answers(proto, [{"x": rand(1, 3, 5, 5)}], target="onnx")
     assert sorted(ops(result)) == ["Add", "Conv", "Conv"]
+
+
+def test_a_shared_weight_is_written_again_only_within_the_budget():
+    nodes = [node("Conv", ["x", "w"], ["c"]), BN, node("Conv", ["x", "w"], ["d"]), node("Add", ["y", "d"], ["z"])]
+    proto = model(nodes, {"x": [1, 3, 5, 5]}, ["z"], {"w": rand(4, 3, 3, 3), **norm(4)})
+    tight = replace(DEFAULT, duplicate_bytes=300)
+    result, journal = same_answers(proto, [{"x": rand(1, 3, 5, 5)}], exact=True, target="onnx", limits=tight)
+    assert "BatchNormalization" in ops(result)
+    assert any("stays in use elsewhere" in r.reason for r in journal.refusals.values())
 
 
 KEPT = {

@@ -18,7 +18,8 @@ import fuse.ops.move  # noqa: F401
 from fuse.errors import InputError, ShapeError
 from fuse.ir.dims import Symbolic
 from fuse.ir.dtypes import BY_NAME
-from fuse.ir.graph import Attr, Function, Graph, Model, Node, Value
+from fuse.ir.graph import Attr, Graph, Node, Value
+from fuse.ir.model import Function, Model
 from fuse.ir.types import SequenceType, TensorType
 from fuse.ops.record import OPERATORS
 from fuse.planner import plan_memory

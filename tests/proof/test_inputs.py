@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from fuse.errors import UnsupportedError
 from fuse.model.load import load
-from fuse.runtime.interpret import run
 from fuse.proof.inputs import make_inputs
+from fuse.runtime.interpret import run
 from tests.models import BOOL, F32, I64, model, node
 
 STRING = TensorProto.STRING

@@ -10,9 +10,9 @@ from onnx import TensorProto
 
 from fuse.errors import InputError, UnsupportedError
 from fuse.model.load import load
-from fuse.runtime.interpret import run
 from fuse.proof import peer
 from fuse.proof.judge import verify_models
+from fuse.runtime.interpret import run
 from tests.models import model, node, rand
 
 W = rand(16)

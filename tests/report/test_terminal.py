@@ -8,10 +8,10 @@ from rich.console import Console
 from fuse.model.load import load
 from fuse.passes.record import Change, Journal, NodeNote, Refusal, StageCount
 from fuse.planner import plan_memory
-from fuse.report import terminal
-from fuse.report.terminal import Columns
 from fuse.proof.compare import Difference
 from fuse.proof.verdict import OutputRow, Verdict
+from fuse.report import terminal
+from fuse.report.terminal import Columns
 from tests.models import model, node
 
 EVIL = "[red]x[/red]\x1b[2J\n:smile:"

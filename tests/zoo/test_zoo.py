@@ -9,7 +9,8 @@ import pytest
 
 from fuse import zoo
 from fuse.errors import InputError
-from fuse.ir.graph import Model, Node
+from fuse.ir.graph import Node
+from fuse.ir.model import Model
 from fuse.model.load import load
 from fuse.model.save import to_proto
 from fuse.model.strip import strip
