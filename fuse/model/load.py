@@ -258,7 +258,7 @@ class _Body:
         node.sources = (proto.name or next(filter(None, proto.output), ""),)
         node.extra = node_rest(proto)
         graph.append(node)
-        if formal is not None and not domain:
+        if not domain:
             self._respell(proto, node, graph)
         if op == training.GRADIENT:
             training.bind(node, scope.find)

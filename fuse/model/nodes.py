@@ -20,6 +20,7 @@ from fuse.model.external import DataFiles
 from fuse.model.rest import rest_of
 from fuse.model.scope import Scope, text
 from fuse.model.tensors import densify, read_tensor, tensor_rest, write_tensor
+from fuse.ops.spelling import unlisted
 
 _KINDS: dict[int, str] = {number: name for name, number in AttributeProto.AttributeType.items()}
 _FIELD = {
@@ -94,6 +95,8 @@ def checked_formal(proto: onnx.NodeProto, domain: str, opsets: Mapping[str, int]
     op_type = text(proto.op_type, "operator")
     formal = formal_of(op_type, opset, domain)
     if formal is None:
+        if not domain and unlisted(op_type, opset):
+            return None
         raise _unknown(op_type, domain, opset)
     _check_places(proto.input, formal.inputs, formal.single, "input")
     _check_places(proto.output, formal.outputs, formal.made, "output")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fuse.ir.dtypes import Array
-from fuse.ir.types import Shape
+from fuse.ir.types import Shape, TensorType
 from fuse.ops.bounds import at_run_time
 from fuse.ops.conv import conv
 from fuse.ops.elementwise import wide
@@ -224,12 +224,17 @@ def contrib_qlinear_conv(
 # ---- channels last in floating point
 
 
+def _nhwc_info(x: Info, w: Info, b: Info | None = None, **geometry: Any) -> Info:
+    turned = Info(TensorType(w.dtype, shape_first(w.shape)))
+    return tensor(x.dtype, shape_last(_conv_shape(shape_first(x.shape), turned, b, geometry)))
+
+
 def _nhwc_conv_info(x: Info, w: Info, b: Info | None = None, z: Info | None = None, **attrs: Any) -> Info:
     geometry = {name: value for name, value in attrs.items() if not name.startswith("activation")}
     return tensor(x.dtype, shape_last(_conv_shape(shape_first(x.shape), w, b, geometry)))
 
 
-@operator("com.microsoft::NhwcConv", infer=_nhwc_conv_info)
+@operator("com.microsoft::NhwcConv", infer=_nhwc_info)
 @at_run_time
 def nhwc_conv(
     x: Array,
@@ -243,12 +248,12 @@ def nhwc_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """Conv of ``x`` (N, spatial..., C) with ``w`` (O, C/group, kernel...)."""
+    """Conv of ``x`` (N, spatial..., C) with ``w`` (O, kernel..., C/group): onnxruntime's tool turns both."""
     geometry = {
         "auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
         "pads": pads, "strides": strides,
     }  # fmt: skip
-    return last(conv(first(x), w, b, **geometry))
+    return last(conv(first(x), first(w), b, **geometry))
 
 
 @operator("com.microsoft::NhwcFusedConv", infer=_nhwc_conv_info)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fuse.errors import RunError
 from fuse.ir.dims import Dim, floordiv
-from fuse.ir.dtypes import BY_CODE, DOUBLE, FLOAT, INT64, Array
+from fuse.ir.dtypes import BY_CODE, DOUBLE, FLOAT, FLOATING, INT64, INTEGER, Array, DType
 from fuse.ir.types import Shape
 from fuse.ops.bounds import at_run_time, single
 from fuse.ops.cast import cast_to
@@ -71,7 +71,9 @@ def _dft_info(
     x: Info, dft_length: Info | None = None, axis: Info | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Info:
     if axis is not None and _scalar(axis) is None and x.shape is not None:
-        return tensor(x.dtype, (*(None,) * (len(x.shape) - 1), 1 if inverse and onesided else 2))
+        whole = dft_length is None and not onesided  # then every axis keeps its size
+        spatial = x.shape[:-1] if whole else (None,) * (len(x.shape) - 1)
+        return tensor(x.dtype, (*spatial, 1 if inverse and onesided else 2))
     place = -2 if axis is None else _scalar(axis)
     return _dft_17_info(x, dft_length, axis=place if isinstance(place, int) else -2, inverse=inverse, onesided=onesided)
 
@@ -191,10 +193,15 @@ def stft(
 # ---- windows
 
 
+def _number_type(code: int) -> DType:
+    expect(BY_CODE.get(code) in FLOATING | INTEGER, f"output_datatype {code} is no type of numbers")
+    return BY_CODE[code]
+
+
 def _window_info(size: Info, *, output_datatype: int = 1, periodic: int = 1) -> Info:
     length = _scalar(size)
     expect(not isinstance(length, int) or length >= 0, f"size {length} is negative")
-    return tensor(BY_CODE[output_datatype], (length,))
+    return tensor(_number_type(output_datatype), (length,))
 
 
 def _window(size: Array, periodic: int, output_datatype: int, a: float, b: float, c: float) -> Array:
@@ -209,7 +216,7 @@ def _window(size: Array, periodic: int, output_datatype: int, a: float, b: float
     step = np.arange(length)
     sine = np.sin(np.minimum(step, turn - step) * (math.pi / turn)) if turn > 0 else np.ones(length)
     s = np.square(sine)
-    return cast_to(a + b * s + c * np.square(s), BY_CODE[output_datatype])
+    return cast_to(a + b * s + c * np.square(s), _number_type(output_datatype))
 
 
 @operator("HannWindow", infer=_window_info)
@@ -247,7 +254,7 @@ def _mel_info(
 ) -> Info:
     length = _scalar(dft_length)
     rows = None if length is None else floordiv(length, 2) + 1
-    return tensor(BY_CODE[output_datatype], (rows, _scalar(num_mel_bins)))
+    return tensor(_number_type(output_datatype), (rows, _scalar(num_mel_bins)))
 
 
 @operator("MelWeightMatrix", infer=_mel_info)
@@ -283,4 +290,4 @@ def mel_weight_matrix(
     rising = (row - left) / np.maximum(center - left, 1)
     falling = (right - row) / np.maximum(right - center, 1)
     weights = np.where((left <= row) & (row < center), rising, np.where((center < row) & (row < right), falling, 0))
-    return cast_to(np.where(row == center, 1.0, weights), BY_CODE[output_datatype])
+    return cast_to(np.where(row == center, 1.0, weights), _number_type(output_datatype))

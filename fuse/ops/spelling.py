@@ -191,6 +191,27 @@ CHANGED: dict[str, Change] = {
     "Upsample": Change("Upsample-1", 7),
 }
 
+_ALWAYS = 1 << 30
+
+#: What onnxruntime's tools write into the default domain although ONNX has no such operator there, or had none before
+#: the operator set named.  Inside they are ``LayerNormalization-1`` and the like.
+UNLISTED: dict[str, int] = {
+    "Affine": 10,
+    "Crop": 10,
+    "DynamicSlice": 10,
+    "ImageScaler": 10,
+    "LayerNormalization": 17,
+    "ParametricSoftplus": 10,
+    "Scale": 10,
+    "ScaledTanh": 10,
+    "SimplifiedLayerNormalization": _ALWAYS,
+}
+
+
+def unlisted(op: str, opset: int) -> bool:
+    """Whether ``op`` of the default domain is onnxruntime's and not ONNX's in operator set ``opset``."""
+    return opset < UNLISTED.get(op, 0)
+
 
 # ---- up
 
@@ -203,6 +224,9 @@ def bring_up(node: Node, opset: int, graph: Graph) -> dict[str, Attr]:
     operator set: ``Clip-6``.  So does one that says a thing twice.
     """
     dropped: dict[str, Attr] = {}
+    if unlisted(node.op, opset):
+        node.op = f"{node.op}-1"
+        return dropped
     if not node.attrs and node.op not in CHANGED and node.op not in IMPLIED:
         return dropped
     if any(own.reference and _concerns(node.op, name, opset) for name, own in node.attrs.items()) or _twice(
@@ -331,6 +355,8 @@ def _plain_name(node: Node, opset: int) -> str:
     """The operator's name without the version, which must be one that ``opset`` understands so."""
     op, _, version = node.op.partition("-")
     change = CHANGED.get(op)
+    if version == "1" and unlisted(op, opset):
+        return op
     if version:
         renamed = change is not None and change.name == node.op
         fits = opset < change.before if renamed and change is not None else version == str(opset)

@@ -173,7 +173,7 @@ def test_nhwc_conv_is_conv_with_its_axes_turned(plan, dtype):
     x, w, b = normal(1, *shape, dtype=dtype), normal(2, *weights, dtype=dtype), normal(3, weights[0], dtype=dtype)
     wanted = conv(x, w, b, **attrs)
     turned = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    equal(kernel("NhwcConv", turned, w, b, **attrs), np.moveaxis(wanted, 1, -1))
+    equal(kernel("NhwcConv", turned, np.moveaxis(w, 1, -1), b, **attrs), np.moveaxis(wanted, 1, -1))
     z = normal(4, *wanted.shape, dtype=dtype)
     y = kernel("NhwcFusedConv", turned, w, b, np.moveaxis(z, 1, -1), activation="Relu", **attrs)
     assert y.flags.c_contiguous
@@ -202,7 +202,8 @@ def test_inference():
     assert shape_of(info) == "[n, h, w, 8]"
     floats = [typed("n", "h", "w", 3), typed(8, 3, 3, 3)]
     assert shape_of(infer("com.microsoft::NhwcFusedConv", floats, activation="Relu")[0]) == "[n, h - 2, w - 2, 8]"
-    assert shape_of(infer("com.microsoft::NhwcConv", floats)[0]) == "[n, h - 2, w - 2, 8]"
+    floats[1] = typed(8, 5, 5, 3)
+    assert shape_of(infer("com.microsoft::NhwcConv", floats)[0]) == "[n, h - 4, w - 4, 8]"
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,9 @@ def test_transform_inferred():
     assert shape_of(infer("DFT", [x])[0]) == "[b, n, 2]"
     assert shape_of(infer("DFT", [x, known("k"), known(1)], onesided=1)[0]) == "[b, floor((k)/(2)) + 1, 2]"
     assert shape_of(infer("DFT", [x, typed(1, dtype=np.int64)], onesided=1)[0]) == "[b, ?, 2]"
-    assert shape_of(infer("DFT", [x, None, typed(dtype=np.int64)])[0]) == "[?, ?, 2]"
+    assert shape_of(infer("DFT", [x, None, typed(dtype=np.int64)])[0]) == "[b, n, 2]"
+    assert shape_of(infer("DFT", [x, known(4), typed(dtype=np.int64)])[0]) == "[?, ?, 2]"
+    assert shape_of(infer("DFT", [x, None, typed(dtype=np.int64)], onesided=1)[0]) == "[?, ?, 2]"
     assert shape_of(infer("DFT", [typed("b", "n", 2)], inverse=1, onesided=1)[0]) == "[b, 2*n - 2, 1]"
     assert shape_of(infer("DFT-17", [typed("b", 4, 9, 2)])[0]) == "[b, 4, 9, 2]"
 
@@ -263,6 +265,9 @@ def test_short_windows_dtypes_inference_and_faults(op):
     assert kernel(op, np.array(5), output_datatype=16).dtype == ml_dtypes.bfloat16
     assert shape_of(infer(op, [known("n")])[0]) == "[n]"
     assert infer(op, [typed(dtype=np.int64)], output_datatype=11)[0].dtype == np.float64
+    for code in (0, 8, 9, 14, 99):
+        with pytest.raises(ShapeError, match=f"output_datatype {code} is no type of numbers"):
+            infer(op, [known(3)], output_datatype=code)
     with pytest.raises(RunError, match="size -1 is negative"):
         kernel(op, np.array(-1))
     with pytest.raises(ShapeError, match="size -1 is negative"):

@@ -682,3 +682,43 @@ def test_a_function_speaks_its_own_operator_set() -> None:
     subject = load(proto)
     (mean,) = next(iter(subject.functions.values())).graph.nodes
     assert mean.input(1) is not None and same(to_proto(subject), proto)
+
+
+# ---- operators that onnxruntime writes into the default domain
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "opset"),
+    [("LayerNormalization", 3, 11), ("LayerNormalization", 2, 16), ("SimplifiedLayerNormalization", 2, 20)],
+)
+def test_what_onnxruntime_writes_into_the_default_domain_is_read_and_written_back(op, inputs, opset):
+    from fuse.runtime.interpret import run
+    from tests.models import model as built
+
+    names = ["x", "s", "b"][:inputs]
+    proto = built(
+        [helper.make_node(op, names, ["y"], axis=-1, epsilon=1e-5)],
+        {"x": [2, 4]},
+        {"y": [2, 4]},
+        {n: np.full(4, 0.5 + i, np.float32) for i, n in enumerate(names[1:])},
+        opset=opset,
+    )
+    loaded = load(proto)
+    (node,) = loaded.graph.nodes
+    assert node.op == f"{op}-1"
+    assert to_proto(loaded).graph.node[0] == proto.graph.node[0]
+    x = np.array([[1, 2, 3, 4], [-1, 0, 0, 1]], np.float32)
+    centred = x if op.startswith("Simplified") else x - x.mean(1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * 0.5 + (1.5 if inputs == 3 else 0)
+    np.testing.assert_allclose(run(loaded, {"x": x})["y"], want, rtol=1e-6)
+
+
+def test_the_standard_operator_of_that_name_is_the_standards():
+    proto = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("LayerNormalization", ["x", "s"], ["y"])], "g",
+            [helper.make_tensor_value_info(n, 1, [4]) for n in "xs"], [helper.make_tensor_value_info("y", 1, [4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    assert next(load(proto).graph.nodes).op == "LayerNormalization"
