@@ -1,8 +1,8 @@
 r"""RE2's regular expressions for Python's ``re``: the same strings match as a whole, and what RE2 refuses is refused.
 
 A pattern is read by RE2's grammar and written out again with every choice made explicit: flags stand around the single
-character that they change, classes are lists of code points (``\d`` is ``0-9``), ``$`` is the end of the text.  For a
-match of the whole string neither captures nor greediness matter, so both are dropped.
+character that they change, classes are lists of code points (``\d`` is ``0-9``), ``$`` is the end of the text.  Neither
+captures nor greediness matter for a match of the whole string or for the longest one, so both are dropped.
 
 Three things stay different.  Python's matcher tries alternatives one after another: it needs exponential time for
 patterns such as ``(a*)*b`` where RE2 needs linear.  Unicode's categories and case pairs are those of the running
@@ -17,6 +17,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fuse.errors import ShapeError, UnsupportedError, quote
 
@@ -41,11 +42,30 @@ EMPTY = {
 }
 
 
-@functools.lru_cache(maxsize=256)
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A compiled Python pattern, which matches where RE2's does, and what is known of it.
+
+    ``context`` tells whether it looks at what surrounds a match, ``choices`` how often a match may go on in more ways
+    than one: a repetition counts once, as it tries the most first, a ``|`` twice, as its first branch may be shorter.
+    """
+
+    python: re.Pattern[str]
+    context: bool
+    choices: int
+
+
 def translated(pattern: str) -> re.Pattern[str]:
     """The compiled Python pattern that ``fullmatch``es what RE2's ``FullMatch`` does; ``ShapeError`` on a fault."""
+    return translation(pattern).python
+
+
+@functools.lru_cache(maxsize=256)
+def translation(pattern: str) -> Translation:
+    """What ``translated`` gives, and what is known of it."""
+    reader = _Reader(pattern)
     try:
-        return re.compile(_Reader(pattern).read())
+        return Translation(re.compile(reader.read()), reader.context, reader.choices)
     except (re.error, OverflowError, RecursionError) as error:
         raise ShapeError(f"pattern {quote(pattern)} cannot be compiled: {error}") from None
 
@@ -56,6 +76,7 @@ class _Reader:
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.flags = pattern, 0, frozenset[str]()
         self.repeats = 1
+        self.context, self.choices = False, 0
 
     def fail(self, what: str, found: str | None = None) -> ShapeError:
         """The error that says ``what`` is wrong with the part ``found``."""
@@ -91,6 +112,7 @@ class _Reader:
         repeatable = False
         while self.at < len(self.pattern):
             if self.take("|"):
+                self.choices += 2
                 out.append("|")
                 repeatable = False
             elif self.take("("):
@@ -109,6 +131,7 @@ class _Reader:
             elif (repeat := self.repeat()) is not None:
                 if not repeatable:
                     raise self.fail("nothing to repeat before", repeat)
+                self.choices += 1
                 out.append(repeat)
                 last, repeatable = last * self.repeats, False
                 if last > MOST_REPEATS:
@@ -155,10 +178,9 @@ class _Reader:
             return self.cased(self.bracket())
         if char == ".":
             return "(?s:.)" if "s" in self.flags else r"[^\n]"
-        if char == "^":
-            return "(?m:^)" if "m" in self.flags else EMPTY["A"]
-        if char == "$":
-            return "(?m:$)" if "m" in self.flags else EMPTY["z"]
+        if char in "^$":
+            self.context = True
+            return f"(?m:{char})" if "m" in self.flags else EMPTY["A" if char == "^" else "z"]
         return self.escape() if char == "\\" else self.cased(re.escape(char))
 
     def cased(self, atom: str) -> str:
@@ -177,6 +199,7 @@ class _Reader:
             return self.cased(_written(ranges))
         for letter, assertion in EMPTY.items():
             if self.take(letter):
+                self.context = True
                 return assertion
         return self.cased(re.escape(self.character()))
 

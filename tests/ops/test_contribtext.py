@@ -91,7 +91,7 @@ def test_faults():
     both_refuse(OP, [x], "leaves no single character", **PLAIN | {"mincharnum": 2}, separators=[""])
     both_refuse(OP, [x], "leaves no single character", **PLAIN | {"mincharnum": 2}, tokenexp=".")
     both_refuse(OP, [x[None, None]], "neither", **PLAIN, separators=[" "])
-    both_refuse(OP, [x], "is no regular expression", **PLAIN, separators=["("])
+    both_refuse(OP, [x], "is not RE2's", **PLAIN, separators=["("])
 
 
 def test_inferred():
