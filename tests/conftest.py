@@ -8,3 +8,9 @@ import os
 # matrix products ten times slower.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+from hypothesis import settings  # noqa: E402  (after the environment is set: plugins may import NumPy)
+
+# The same examples every time: a test that fails must fail again.
+settings.register_profile("fuse", derandomize=True, deadline=None, database=None)
+settings.load_profile("fuse")
