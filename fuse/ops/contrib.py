@@ -14,7 +14,7 @@ import numpy as np
 from fuse.ir.dtypes import FLOAT, Array
 from fuse.ir.graph import Attr, Graph, Node, Value
 from fuse.ir.model import Function, Model
-from fuse.ops.fused import in_place
+from fuse.ops.fused import in_place, step
 from fuse.ops.record import OPERATORS, Info, operator
 
 DOMAIN = "com.microsoft"
@@ -113,15 +113,15 @@ def expansion(node: Node) -> Function | None:
     given = [graph.add_input(Value(name)) for name in ("X", "W", "B", "Z")[: len(node.inputs)]]
     own = {name: a for name, a in node.attrs.items() if not name.startswith("activation")}
     present: list[Value | None] = [v if node.input(i) is not None else None for i, v in enumerate(given[:3])]
-    y = _step(graph, "Conv" if conv else "Gemm", present, own)
+    y = step(graph, "Conv" if conv else "Gemm", present, own)
     if conv and node.input(3) is not None:
-        y = _step(graph, "Add", [y, given[3]], {})
+        y = step(graph, "Add", [y, given[3]], {})
     if activation == "Clip":
         bounds = [graph.add_const(np.asarray(p, FLOAT)) for p in _parameters(node)]
-        y = _step(graph, "Clip", [y, *bounds], {})
+        y = step(graph, "Clip", [y, *bounds], {})
     elif activation:
         named = zip(ACTIVATIONS[activation], _parameters(node), strict=False)
-        y = _step(graph, activation, [y], {name: Attr("FLOAT", value) for name, value in named})
+        y = step(graph, activation, [y], {name: Attr("FLOAT", value) for name, value in named})
     graph.add_output("Y", y)
     return Function(DOMAIN, node.op_type, "", graph)
 
@@ -131,12 +131,6 @@ def _parameters(node: Node) -> tuple[float, ...]:
         return tuple(node.attrs["activation_params"].value) if "activation_params" in node.attrs else ()
     names = ("activation_alpha", "activation_beta")
     return tuple(node.attrs[n].value for n in names if n in node.attrs)
-
-
-def _step(graph: Graph, op: str, inputs: list[Value | None], attrs: dict[str, Attr]) -> Value:
-    value = Value(op.lower())
-    graph.append(Node(op, inputs, [value], dict(attrs)))
-    return value
 
 
 def attach(model: Model) -> None:

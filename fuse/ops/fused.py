@@ -9,6 +9,7 @@ otherwise.  ``contrib`` holds onnxruntime's own fused operators, which say the s
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,21 +154,22 @@ def definition(op: str) -> Function:
     given = [graph.add_input(Value(name)) for name in fused.inputs]
     width = len(BASES[fused.base])
     own = {n: v for n, v in record.defaults.items() if not n.startswith(PREFIX)}
-    y = _step(graph, fused.base, given[:width], {n: Attr(_kind(v), None, reference=n) for n, v in own.items()})
+    y = step(graph, fused.base, given[:width], {n: Attr(_kind(v), None, reference=n) for n, v in own.items()})
     if fused.residual:
-        y = _step(graph, "Add", [y, given[width]], {})
+        y = step(graph, "Add", [y, given[width]], {})
     if fused.activation:
         rest = given[width + fused.residual :]
         after = {n.removeprefix(PREFIX): n for n in record.defaults if n.startswith(PREFIX)}
         kinds = {n: _kind(record.defaults[full]) for n, full in after.items()}
         attrs = {n: Attr(kinds[n], None, reference=full) for n, full in after.items()}
-        y = _step(graph, fused.activation, [y, *rest], attrs)
+        y = step(graph, fused.activation, [y, *rest], attrs)
     y.name = "Y"
     graph.add_output("Y", y)
     return Function(DOMAIN, graph.name, "", graph, tuple(record.defaults))
 
 
-def _step(graph: Graph, op: str, inputs: list[Value], attrs: dict[str, Attr]) -> Value:
+def step(graph: Graph, op: str, inputs: Sequence[Value | None], attrs: dict[str, Attr]) -> Value:
+    """Append a node with one result to ``graph``; returns the result."""
     value = Value(op.lower())
     graph.append(Node(op, inputs, [value], attrs))
     return value

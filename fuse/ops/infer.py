@@ -6,7 +6,6 @@ carries known sizes through the integer arithmetic of which shapes are made, and
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from fuse.errors import FuseError, ShapeError, quote
 from fuse.ir.dims import Dim
-from fuse.ir.dtypes import BOOL, INT64, DType, name_of
+from fuse.ir.dtypes import BOOL, DType, name_of
 from fuse.ir.graph import Graph, Node, Value
 from fuse.ir.model import Model
 from fuse.ir.types import OptionalType, SequenceType, Shape, TensorType, Type
@@ -246,14 +245,3 @@ def merge(a: Type | None, b: Type | None) -> Type | None:
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(merge(a.element, b.element))
     return None
-
-
-def int64s(dims: Sequence[Dim] | None) -> Info:
-    """A 1-D int64 tensor of unknown length and content, or of the given dims' count."""
-    return tensor(INT64, (None if dims is None else len(dims),))
-
-
-def accepts(function: Callable[..., Any], keyword: str) -> bool:
-    """True where ``function`` takes ``keyword`` (by name or through ``**``)."""
-    parameters = inspect.signature(function).parameters
-    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -185,11 +185,6 @@ def attr(node: Node, name: str) -> Any:
     return OPERATORS[node.op].defaults[name]
 
 
-def arguments(node: Node) -> dict[str, Any]:
-    """The keyword arguments that the node's attributes are for its kernel and its inference."""
-    return {name: own.value for name, own in node.attrs.items()}
-
-
 def expect(condition: bool, what: str) -> None:
     """Raise ``ShapeError(what)`` unless ``condition`` holds.  The caller adds which node it was."""
     if not condition:

@@ -7,7 +7,7 @@ import time
 from fuse.ir.graph import Graph, Node
 from fuse.ops import contrib, fused
 from fuse.ops.record import lookup
-from fuse.passes.record import Change, note
+from fuse.passes.record import note
 from fuse.passes.rewrite import Context
 
 
@@ -38,9 +38,7 @@ def _graph(graph: Graph, context: Context) -> None:
     for value in unused:
         graph.drop_const(value)
     if removed or unused:
-        elapsed = (time.perf_counter() - started) * 1e3
-        notes = tuple(note(n) for n in removed)
-        context.journal.add(Change(context.journal.stage, "dead", "bits", notes, (), -freed, elapsed))
+        context.journal.add("dead", "bits", map(note, removed), (), -freed, started)
 
 
 def _pure(node: Node, context: Context) -> bool:

@@ -9,7 +9,7 @@ from fuse.ir.graph import Node
 from fuse.ir.model import Function
 from fuse.ops.contrib import FUSED_CONV, FUSED_GEMM, expansion
 from fuse.ops.fused import FUSED, definition
-from fuse.passes.record import Change, note
+from fuse.passes.record import note
 from fuse.passes.rewrite import Context
 
 
@@ -23,9 +23,7 @@ def expand_fused(context: Context) -> None:
         if function is None:
             continue
         taken, made = note(node), inline(node, function)
-        added = tuple(note(n) for n in made)
-        elapsed = (time.perf_counter() - started) * 1e3
-        context.journal.add(Change(context.journal.stage, "expand", "bits", (taken,), added, 0, elapsed))
+        context.journal.add("expand", "bits", [taken], map(note, made), 0, started)
 
 
 def _meaning(node: Node, target: str) -> Function | None:

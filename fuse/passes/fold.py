@@ -20,7 +20,7 @@ from fuse.ir.graph import Graph, Node
 from fuse.ops.dropout import dropout_is_identity
 from fuse.ops.infer import check_arity, known
 from fuse.ops.record import Info, Operator, Trait, lookup
-from fuse.passes.record import Change, note
+from fuse.passes.record import note
 from fuse.passes.rewrite import Context, remove_dead
 
 _NEVER = Trait.RANDOM | Trait.CONTROL
@@ -58,48 +58,46 @@ def _visit(node: Node, graph: Graph, context: Context, spent: _Spent) -> None:
     record = lookup(node.op)
     if record is None or any(a.reference for a in node.attrs.values()) or not any(node.outputs):
         return
-    if node.op in _UNPACKING:
-        context.journal.refuse("fold", node, "it would undo the quantisation of a weight")
-        return
-    facts = [context.facts.get(v) if v is not None else None for v in node.outputs]
-    told = [f.value if f is not None else None for f in facts]
-    if len(told) == 1 and told[0] is not None and told[0].dtype != object and facts[0] is not None:
-        results: Sequence[Any] = [told[0].astype(facts[0].dtype)]
+    told = _told(node, context)
+    if told is not None:
+        results: Sequence[Any] | None = [told]
     elif all(v is None or v.is_const for v in node.inputs):
-        run = _run(node, record, context, spent)
-        if run is None:
-            return
-        results = run
+        results = _run(node, record, context, spent)
     else:
         return
-    if any(not isinstance(r, np.ndarray) for r in results):
-        return  # a sequence or an absent optional: ONNX has no such constant
-    freed = sum(v.nbytes for v in {v for v in node.inputs if v is not None and v.is_const and len(v.uses) == 1})
-    made = sum(r.nbytes for r in results)
-    if not _affordable(made, freed, context, spent):
-        context.journal.refuse("fold", node, f"the result has {made:,} bytes, more than the budget allows")
+    if results is None or any(not isinstance(r, np.ndarray) for r in results):
+        return  # left alone with a reason, or a sequence or an absent optional: ONNX has no such constant
+    freed, made = _freed(node), sum(r.nbytes for r in results)
+    if not _affordable(node, made, freed, context, spent):
         return
     spent.bytes += made - freed
     _commit(node, graph, results, context, started)
 
 
+def _told(node: Node, context: Context) -> Array | None:
+    """The node's one result where inference knows every element of it."""
+    info = context.facts.get(node.outputs[0]) if len(node.outputs) == 1 and node.outputs[0] is not None else None
+    if info is None or info.value is None or info.value.dtype == object or node.op in _UNPACKING:
+        return None
+    return info.value.astype(info.dtype)
+
+
 def _run(node: Node, record: Operator, context: Context, spent: _Spent) -> Sequence[Any] | None:
     """The node's results; None where it must not or cannot run now."""
+    if node.op in _UNPACKING:
+        context.journal.refuse("fold", node, "it would undo the quantisation of a weight")
+        return None
     if record.traits & _NEVER and not (node.op == "Dropout" and dropout_is_identity(node)):
         return None
-    infos = [context.facts.get(v) if v is not None else None for v in node.outputs]
-    sizes = [_elements(i) for i in infos if i is not None]
-    estimate = sum(
-        s * _width(i) for s, i in zip(sizes, [i for i in infos if i is not None], strict=True) if s is not None
-    )
-    freed = sum(v.nbytes for v in {v for v in node.inputs if v is not None and len(v.uses) == 1})
+    infos = [info for v in node.outputs if v is not None and (info := context.facts.get(v)) is not None]
+    sizes = [_elements(info) for info in infos]
     if not sizes or None in sizes:
         context.journal.refuse("fold", node, "the size of the result is not known beforehand")
         return None
-    if not _affordable(estimate, freed, context, spent):
-        context.journal.refuse("fold", node, f"the result has {estimate:,} bytes, more than the budget allows")
+    estimate = sum((size or 0) * _width(info) for size, info in zip(sizes, infos, strict=True))
+    if not _affordable(node, estimate, _freed(node), context, spent):
         return None
-    work = _flops(node, sum(s or 0 for s in sizes))
+    work = _flops(node, sum(size or 0 for size in sizes))
     if spent.flops + work > context.limits.fold_flops:
         context.journal.refuse("fold", node, f"it takes {work:,} operations, more than the budget allows")
         return None
@@ -118,6 +116,11 @@ def _run(node: Node, record: Operator, context: Context, spent: _Spent) -> Seque
     return [np.asarray(r) if isinstance(r, np.generic) else r for r in results][: len(node.outputs)]
 
 
+def _freed(node: Node) -> int:
+    """Bytes of the constants that only this node reads, once."""
+    return sum(v.nbytes for v in node.inputs if v is not None and v.is_const and len(v.uses) == 1)
+
+
 def _elements(info: Info) -> int | None:
     if info.shape is None or not all(isinstance(d, int) for d in info.shape):
         return None
@@ -128,9 +131,13 @@ def _width(info: Info) -> int:
     return info.dtype.itemsize if info.dtype is not None else 8
 
 
-def _affordable(made: int, freed: int, context: Context, spent: _Spent) -> bool:
+def _affordable(node: Node, made: int, freed: int, context: Context, spent: _Spent) -> bool:
+    """Whether a result of ``made`` bytes fits the budgets; where it does not, the refusal is recorded."""
     limits = context.limits
-    return made <= max(limits.fold_node_bytes, freed) and spent.bytes + made - freed <= limits.fold_total_bytes
+    if made <= max(limits.fold_node_bytes, freed) and spent.bytes + made - freed <= limits.fold_total_bytes:
+        return True
+    context.journal.refuse("fold", node, f"the result has {made:,} bytes, more than the budget allows")
+    return False
 
 
 def _flops(node: Node, out: int) -> int:
@@ -154,7 +161,4 @@ def _commit(node: Node, graph: Graph, results: Sequence[Array], context: Context
         made += constant.nbytes
         value.replace_by(constant)
     removed, freed = remove_dead([node])
-    elapsed = (time.perf_counter() - started) * 1e3
-    context.journal.add(
-        Change(context.journal.stage, "fold", "bits", tuple(note(n) for n in removed), (), made - freed, elapsed)
-    )
+    context.journal.add("fold", "bits", map(note, removed), (), made - freed, started)

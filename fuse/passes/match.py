@@ -71,6 +71,8 @@ class Rule:
     text: str
     exact: str
     build: Callable[..., Any]
+    wanted: tuple[str, ...]
+    """The names among the bindings that ``build`` takes."""
     why: str
 
 
@@ -92,7 +94,7 @@ def rewrite(text: str, *, exact: str) -> Callable[[Callable[..., Any]], Rule]:
         for name in wanted[1:]:
             if name not in names:
                 raise TypeError(f"rule {build.__name__}: the pattern {text!r} binds no {name!r}")
-        return Rule(build.__name__, pattern, text, exact, build, inspect.getdoc(build) or "")
+        return Rule(build.__name__, pattern, text, exact, build, tuple(wanted[1:]), inspect.getdoc(build) or "")
 
     return make
 
@@ -204,6 +206,5 @@ def _operand(pattern: Pattern | None, value: Value | None, so_far: Match) -> Ite
 
 def arguments(rule: Rule, found: Match) -> dict[str, Any]:
     """The keyword arguments for the rule's function; constants as arrays."""
-    wanted = list(inspect.signature(rule.build).parameters)[1:]
-    given = {name: found.bound[name] for name in wanted}
+    given = {name: found.bound[name] for name in rule.wanted}
     return {n: v.data if isinstance(v, Value) and n.isupper() else v for n, v in given.items()}

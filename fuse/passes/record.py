@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,9 +77,18 @@ class Journal:
         """True where no rewrite may be made any more."""
         return self.fuel is not None and len(self.changes) >= self.fuel
 
-    def add(self, change: Change) -> None:
-        """Record a change."""
-        self.changes.append(change)
+    def add(
+        self,
+        rule: str,
+        exact: str,
+        removed: Iterable[NodeNote],
+        added: Iterable[NodeNote],
+        bytes_added: int,
+        started: float,
+    ) -> None:
+        """Record a change that the present pass made and that began at ``started`` of ``time.perf_counter``."""
+        elapsed = (time.perf_counter() - started) * 1e3
+        self.changes.append(Change(self.stage, rule, exact, tuple(removed), tuple(added), bytes_added, elapsed))
 
     def refuse(self, rule: str, node: Node, reason: str) -> None:
         """Record why ``rule`` left ``node`` alone; the last reason for a node stands."""

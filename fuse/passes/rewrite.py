@@ -15,7 +15,7 @@ from fuse.ops.fused import FUSED
 from fuse.ops.record import Info
 from fuse.passes.build import Builder
 from fuse.passes.match import Match, No, Rule, arguments, match
-from fuse.passes.record import Change, Journal, note
+from fuse.passes.record import Journal, note
 
 
 @dataclass(slots=True)
@@ -168,16 +168,7 @@ def _replace(rule: Rule, found: Match, result: Value, builder: Builder, context:
     out.replace_by(result)
     removed, freed = remove_dead(found.nodes)
     added = sum(v.nbytes for v in builder.constants) - freed
-    change = Change(
-        context.journal.stage,
-        rule.name,
-        rule.exact,
-        tuple(note(n) for n in removed),
-        tuple(note(n) for n in builder.nodes),
-        added,
-        (time.perf_counter() - started) * 1e3,
-    )
-    context.journal.add(change)
+    context.journal.add(rule.name, rule.exact, map(note, removed), map(note, builder.nodes), added, started)
     return [*builder.nodes, *touched]
 
 

@@ -45,7 +45,7 @@ class Peer:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # fuse's own runs come in between
         self.version: str = onnxruntime.__version__
         try:
-            self._session = _open(onnxruntime, model, options)
+            self._session = open_session(model, options)
         except Exception as error:  # onnxruntime raises a class of its own for each status code
             raise _refused("cannot load the model", error) from None
         self._inputs = {v.name for v in self._session.get_inputs()}
@@ -78,7 +78,10 @@ def _taken(value: Any, kind: str) -> Any:
     return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value
 
 
-def _open(onnxruntime: Any, model: Model, options: Any) -> Any:
+def open_session(model: Model, options: Any) -> Any:
+    """A session of onnxruntime on ``model`` as it would be saved, its weights beside it where they are too large."""
+    import onnxruntime
+
     providers = ["CPUExecutionProvider"]
     defaults = sum(v.nbytes for v in model.graph.inputs if v.data is not None)
     if model.weight_bytes() + defaults <= DEFAULT.protobuf_bytes:

@@ -7,20 +7,16 @@ A A B B), and what is reported is the median.
 from __future__ import annotations
 
 import gc
-import importlib.util
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fuse.errors import InputError
 from fuse.ir.graph import Graph, Node
 from fuse.ir.model import Model
-from fuse.limits import DEFAULT
-from fuse.model.save import save, to_proto
+from fuse.proof import peer
 from fuse.runtime.interpret import Interpreter
 
 Runner = Callable[[], object]
@@ -68,7 +64,7 @@ def fuse_runner(model: Model, feeds: Mapping[str, Any]) -> Runner:
 
 def has_onnxruntime() -> bool:
     """Whether onnxruntime is installed."""
-    return importlib.util.find_spec("onnxruntime") is not None
+    return peer.installed()
 
 
 def onnxruntime_runner(
@@ -89,18 +85,12 @@ def onnxruntime_runner(
         options.intra_op_num_threads = threads
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with tempfile.TemporaryDirectory(prefix="fuse-", ignore_cleanup_errors=True) as directory:
-        source: str | bytes
-        if model.weight_bytes() > DEFAULT.protobuf_bytes:
-            source = str(save(model, Path(directory) / "model.onnx", external_data=True))
-        else:
-            source = to_proto(model).SerializeToString()
-        try:
-            session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-            session.run(None, feeds)
-        except Exception as error:  # its exceptions have no common base but this one
-            reason = " ".join(str(error).split())
-            raise InputError(f"onnxruntime cannot run the model: {reason[:300]}", where=model.source) from None
+    try:
+        session = peer.open_session(model, options)
+        session.run(None, feeds)
+    except Exception as error:  # its exceptions have no common base but this one
+        reason = " ".join(str(error).split())
+        raise InputError(f"onnxruntime cannot run the model: {reason[:300]}", where=model.source) from None
     return lambda: session.run(None, feeds)
 
 

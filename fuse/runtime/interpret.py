@@ -114,10 +114,8 @@ class Interpreter:
 
     def _read(self, value: Value) -> Any:
         found = self._values.get(value)
-        if found is not None:
+        if found is not None or not value.is_const:
             return found
-        if not value.is_const:
-            return self._values.get(value)
         if not self.double or value.dtype not in FLOATING:
             return value.data
         if value not in self._wide:
